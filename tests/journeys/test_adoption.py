@@ -1,4 +1,4 @@
-"""The supervisor is killed, its children go on, and its next life finds them: nothing is lost, nothing runs twice."""
+"""The server is killed, its children continue, and the next server adopts them: nothing is lost or runs twice."""
 
 from __future__ import annotations
 
@@ -24,64 +24,64 @@ SLEEPER = {"command": "sleep 1000"}
 
 
 def stubborn(ready: Path) -> dict[str, Any]:
-    """It ignores SIGTERM, and says by a file when it has begun to."""
+    """A process that ignores SIGTERM; it creates a file once it does."""
     return {"command": ["sh", "-c", f"trap '' TERM; : > {ready}; exec sleep 1000"]}
 
 
-def die(pid: int) -> None:
+def kill_and_wait(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not is_alive(pid))
 
 
-def again(server: Server) -> Server:
+def kill_and_restart(server: Server) -> Server:
     server.kill()
     return server.start()
 
 
-def settled(server: Server, name: str, status: str) -> Any:
-    """Waits until a process has this status and the store knows it; returns its info."""
+def until_stored(server: Server, name: str, status: str) -> Any:
+    """Waits until a process has this status and the store has its event; returns its info."""
     wait_for(lambda: server.new_statuses(name)[-1:] == [status], about=f"{name} to be {status}")
     return server.until(name, status)
 
 
 def edit(server: Server, statement: str, *values: object) -> None:
-    """Changes the store behind the back of a server that is down."""
+    """Changes the store of a stopped server."""
     with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db")) as store, store:
         assert store.execute(statement, values).rowcount == 1
 
 
 @contextlib.contextmanager
 def locked(server: Server) -> Iterator[None]:
-    """Another program writes to the store."""
+    """Locks the store, as another program would."""
     with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db", isolation_level=None, timeout=10)) as store:
         store.execute("BEGIN EXCLUSIVE")
         yield
 
 
-def start_unanswered(server: Server, name: str) -> None:
-    """Requests a start of a server that is killed meanwhile."""
+def request_start(server: Server, name: str) -> None:
+    """Requests a start from a server that is killed before it responds."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         server.do("start", name)
 
 
-def bearing(name: str, server: Server) -> list[int]:
+def tagged_pids(name: str, server: Server) -> list[int]:
     return [pid for pid in children_of(server.data) if tags_by_pid().get(pid, "").split(":", 2)[2:] == [name]]
 
 
 @pytest.fixture
-def outsider() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is none of ours."""
+def unrelated_process() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that no server started."""
     process = subprocess.Popen(["sleep", "1000"])
     yield process
     process.kill()
     process.wait()
 
 
-# Found again
+# Adoption
 
 
 @pytest.mark.parametrize("status", ["running", "healthy", "unhealthy"])
-def test_a_child_is_found_again_with_its_pid_and_its_status(serve: Serve, tmp_path: Path, status: str) -> None:
+def test_child_is_adopted_with_its_pid_and_its_status(serve: Serve, tmp_path: Path, status: str) -> None:
     flag, check = tmp_path / "well", dict[str, Any]()
     if status != "running":
         probe = {"exec": {"command": ["test", "-e", str(flag)]}, "interval": "100ms", "failure-threshold": 1}
@@ -90,26 +90,26 @@ def test_a_child_is_found_again_with_its_pid_and_its_status(serve: Serve, tmp_pa
         flag.touch()
     server = serve({"web": SLEEPER | check})
     assert server.do("start", "web").status == 200
-    before = settled(server, "web", status)
-    moves = server.new_statuses("web")
+    before = until_stored(server, "web", status)
+    statuses = server.new_statuses("web")
 
-    again(server)
+    kill_and_restart(server)
     after = server.info("web")
     untouched = ("status", "pid", "startTime", "endTime", "exitCode")
     assert {key: after[key] for key in untouched} == {key: before[key] for key in untouched}
-    assert server.new_statuses("web") == moves
-    wait_for(lambda: bearing("web", server) == [before["pid"]], about="no probe beside it")
+    assert server.new_statuses("web") == statuses
+    wait_for(lambda: tagged_pids("web", server) == [before["pid"]], about="the end of the probe")
 
 
-def test_the_health_of_a_child_that_was_found_again_is_watched_again(serve: Serve, tmp_path: Path) -> None:
+def test_health_checks_of_an_adopted_child_continue(serve: Serve, tmp_path: Path) -> None:
     flag = tmp_path / "well"
     flag.touch()
     check = {"exec": {"command": ["test", "-e", str(flag)]}, "interval": "100ms", "failure-threshold": 1}
     server = serve({"web": SLEEPER | {"health-check": check}})
     server.do("start", "web")
-    pid = settled(server, "web", "healthy")["pid"]
+    pid = until_stored(server, "web", "healthy")["pid"]
 
-    again(server)
+    kill_and_restart(server)
     flag.unlink()
     assert server.until("web", "unhealthy")["pid"] == pid
     flag.touch()
@@ -117,7 +117,7 @@ def test_the_health_of_a_child_that_was_found_again_is_watched_again(serve: Serv
     assert server.new_statuses("web") == ["starting", "running", "healthy", "unhealthy", "healthy"]
 
 
-def test_the_runtime_of_a_child_goes_on_through_the_death_of_its_supervisor(serve: Serve) -> None:
+def test_runtime_of_an_adopted_child_does_not_depend_on_the_wall_clock(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     server.kill()
@@ -138,7 +138,7 @@ WITHOUT_FIRST_THREAD = python_command(
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_a_child_whose_first_thread_has_ended_is_found_again(serve: Serve, is_stored: bool) -> None:
+def test_child_whose_first_thread_has_ended_is_adopted(serve: Serve, is_stored: bool) -> None:
     server = serve({"web": {"command": WITHOUT_FIRST_THREAD, "auto-start": True}})
     pid = server.until("web", "running")["pid"]
     wait_for(lambda: not is_alive(pid), about="the end of the first thread")
@@ -151,60 +151,60 @@ def test_a_child_whose_first_thread_has_ended_is_found_again(serve: Serve, is_st
     assert not Path(f"/proc/{pid}").exists() or not os.listdir(f"/proc/{pid}/task")[1:]
 
 
-def test_a_child_is_found_again_as_often_as_its_supervisor_is_killed(serve: Serve) -> None:
+def test_children_are_adopted_after_each_kill_of_the_server(serve: Serve) -> None:
     server = serve({"web": SLEEPER, "db": SLEEPER})
     assert server.post("/api/v1/processes/group/start").status == 200
     pids = {one["name"]: one["pid"] for one in server.get("/api/v1/processes").json}
     for _ in range(3):
-        again(server)
+        kill_and_restart(server)
         assert {one["name"]: one["pid"] for one in server.get("/api/v1/processes").json} == pids
     assert sorted(children_of(server.data)) == sorted(pids.values())
 
 
-def test_starting_what_was_found_again_starts_nothing(serve: Serve) -> None:
+def test_start_of_an_adopted_process_starts_no_second_child(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
-    again(server)
+    kill_and_restart(server)
     answer = server.do("start", "web")
     assert answer.status == 200
     assert str(pid) in answer.json["message"]
     assert server.post("/api/v1/processes/group/start").status == 409
-    assert bearing("web", server) == [pid]
+    assert tagged_pids("web", server) == [pid]
 
 
-def test_processes_marked_auto_start_that_are_found_again_are_not_started_twice(serve: Serve) -> None:
+def test_adopted_process_with_auto_start_is_not_started_twice(serve: Serve) -> None:
     server = serve({"web": SLEEPER | {"auto-start": True}, "new": SLEEPER})
     pid = server.until("web", "running")["pid"]
     server.configure(
         {"supervisor": {"processes": {"web": SLEEPER | {"auto-start": True}, "new": SLEEPER | {"auto-start": True}}}}
     )
-    again(server)
-    server.until("new", "running")  # so auto-start is through with web, which comes before it
+    kill_and_restart(server)
+    server.until("new", "running")  # auto-start has passed web, which comes first
     assert server.info("web")["pid"] == pid
-    assert bearing("web", server) == [pid]
+    assert tagged_pids("web", server) == [pid]
     assert server.new_statuses("web") == ["starting", "running"]
 
 
-def test_restarting_what_was_found_again_replaces_it(serve: Serve) -> None:
+def test_restart_replaces_an_adopted_child(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     old = server.info("web")["pid"]
-    again(server)
+    kill_and_restart(server)
     assert server.do("restart", "web").status == 200
     new = server.info("web")["pid"]
     assert new != old
-    assert bearing("web", server) == [new]
+    assert tagged_pids("web", server) == [new]
 
 
-# Ending
+# Exits
 
 
-def test_a_child_that_was_found_again_is_stopped(serve: Serve) -> None:
+def test_adopted_child_is_stopped(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
-    again(server)
+    kill_and_restart(server)
     assert server.do("stop", "web").status == 200
     assert not is_alive(pid)
     info = server.info("web")
@@ -214,20 +214,20 @@ def test_a_child_that_was_found_again_is_stopped(serve: Serve) -> None:
     assert server.events("web")[-1]["pid"] == pid
 
 
-def test_a_stubborn_child_that_was_found_again_is_killed_after_its_patience(serve: Serve, tmp_path: Path) -> None:
+def test_adopted_child_that_ignores_sigterm_is_killed_after_the_stop_timeout(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     server = serve({"mule": stubborn(ready) | {"stop-timeout": "300ms"}})
     server.do("start", "mule")
     wait_for(ready.exists)
     pid = server.info("mule")["pid"]
-    again(server)
+    kill_and_restart(server)
     assert server.do("stop", "mule").status == 200
     assert not is_alive(pid)
     info = server.info("mule")
     assert (info["status"], info["exitCode"]) == ("aborted", 137)
 
 
-def test_what_a_child_that_was_found_again_has_started_is_ended_with_it(serve: Serve, tmp_path: Path) -> None:
+def test_stop_of_an_adopted_child_ends_its_daemons(serve: Serve, tmp_path: Path) -> None:
     note = tmp_path / "daemon"
     server = serve(
         {"web": {"command": ["sh", "-c", f"setsid sleep 1000 & echo $! > {note}.new; mv {note}.new {note}; wait"]}}
@@ -235,15 +235,15 @@ def test_what_a_child_that_was_found_again_has_started_is_ended_with_it(serve: S
     server.do("start", "web")
     wait_for(note.exists)
     daemon = int(note.read_text())
-    again(server)
+    kill_and_restart(server)
     assert is_alive(daemon)
     assert server.do("stop", "web").status == 200
     assert not is_alive(daemon)
 
 
 @pytest.fixture
-def reaper_that_does_not_reap() -> Iterator[None]:
-    """Orphans become ours, and stay zombies: so it is in a container whose first process is no init."""
+def subreaper_without_reaping() -> Iterator[None]:
+    """Orphans become children of this process and stay zombies, as in a container without an init process."""
     prctl = ctypes.CDLL(None).prctl
     assert prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
     yield
@@ -253,12 +253,12 @@ def reaper_that_does_not_reap() -> Iterator[None]:
             pass
 
 
-@pytest.mark.usefixtures("reaper_that_does_not_reap")
+@pytest.mark.usefixtures("subreaper_without_reaping")
 def test_stopping_an_adopted_child_does_not_wait_until_it_is_reaped(serve: Serve) -> None:
     server = serve({"web": {**SLEEPER, "stop-timeout": "1h"}})
     server.do("start", "web")
     pid = server.info("web")["pid"]
-    again(server)
+    kill_and_restart(server)
     assert server.do("stop", "web").status == 200
     assert Path(f"/proc/{pid}/stat").exists()
     assert not is_alive(pid)
@@ -276,10 +276,10 @@ def test_stopping_an_adopted_child_does_not_wait_until_it_is_reaped(serve: Serve
         (3, "failed", 3),
     ],
 )
-def test_the_exit_of_an_adopted_child_is_known(
+def test_exit_code_of_an_adopted_child_is_known(
     serve: Serve, tmp_path: Path, how: int | signal.Signals, status: str, code: int
 ) -> None:
-    """It is not our child: its zombie tells, or its pidfd once another process has reaped it."""
+    """Not a child of the new server: its zombie has the exit status or, once it is reaped, its pidfd."""
     file = tmp_path / "code"
     server = serve({
         "web": {"command": ["sh", "-c", f"while ! test -s {file}; do sleep 0.02; done; exit $(cat {file})"]},
@@ -293,7 +293,7 @@ def test_the_exit_of_an_adopted_child_is_known(
     server.do("start", "web")
     server.do("start", "kept")
     pid = server.info("web")["pid"]
-    again(server)
+    kill_and_restart(server)
     if isinstance(how, signal.Signals):
         os.kill(pid, how)
     else:
@@ -306,18 +306,18 @@ def test_the_exit_of_an_adopted_child_is_known(
         wait_for(lambda: server.new_statuses("kept")[-3:] == ["failed", "starting", "running"])
 
 
-def test_a_child_that_died_while_no_server_watched_is_reported_once(serve: Serve) -> None:
+def test_child_that_ended_without_a_server_is_unknown_with_one_event(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
     server.kill()
-    die(pid)
+    kill_and_wait(pid)
     server.start()
     info = server.info("web")
     assert (info["status"], info["exitCode"], info["pid"]) == ("unknown", None, None)
     assert server.new_statuses("web") == ["starting", "running", "unknown"]
     assert server.events("web")[-1]["pid"] == pid
-    again(server)
+    kill_and_restart(server)
     assert server.stop() == 0
     server.start()
     assert server.new_statuses("web") == ["starting", "running", "unknown"]
@@ -325,65 +325,65 @@ def test_a_child_that_died_while_no_server_watched_is_reported_once(serve: Serve
 
 
 @pytest.mark.parametrize(
-    ("policy", "moves"),
+    ("policy", "statuses"),
     [
         ("never", ["starting", "running", "unknown"]),
         ("on-failure", ["starting", "running", "unknown"]),
         ("always", ["starting", "running", "unknown", "starting", "running"]),
     ],
 )
-def test_a_child_that_died_while_no_server_watched_is_restarted_once_by_its_policy(
-    serve: Serve, policy: str, moves: list[str]
+def test_child_that_ended_without_a_server_is_restarted_once_by_its_policy(
+    serve: Serve, policy: str, statuses: list[str]
 ) -> None:
     server = serve({"web": SLEEPER | {"restart": policy, "restart-delay": 0}})
     server.do("start", "web")
     old = server.info("web")["pid"]
     server.kill()
-    die(old)
+    kill_and_wait(old)
     server.start()
-    wait_for(lambda: server.new_statuses("web") == moves, about=f"{moves}, not {server.new_statuses('web')}")
-    again(server)
-    assert server.new_statuses("web") == moves
-    assert len(bearing("web", server)) == moves.count("running") - 1
+    wait_for(lambda: server.new_statuses("web") == statuses, about=f"{statuses}, not {server.new_statuses('web')}")
+    kill_and_restart(server)
+    assert server.new_statuses("web") == statuses
+    assert len(tagged_pids("web", server)) == statuses.count("running") - 1
 
 
-def test_a_restart_that_was_due_is_taken_up(serve: Serve) -> None:
+def test_pending_restart_is_made_by_the_next_server(serve: Serve) -> None:
     server = serve({"web": SLEEPER | {"restart": "on-failure", "restart-delay": "1s"}})
     server.do("start", "web")
     os.kill(server.info("web")["pid"], signal.SIGKILL)
-    settled(server, "web", "aborted")
-    again(server)
+    until_stored(server, "web", "aborted")
+    kill_and_restart(server)
     server.until("web", "running")
     assert server.new_statuses("web") == ["starting", "running", "aborted", "starting", "running"]
-    assert len(bearing("web", server)) == 1
+    assert len(tagged_pids("web", server)) == 1
 
 
-def test_a_restart_that_was_called_off_is_not_taken_up(serve: Serve) -> None:
+def test_cancelled_restart_is_not_made_by_the_next_server(serve: Serve) -> None:
     server = serve({"web": SLEEPER | {"restart": "always", "restart-delay": "1m"}, "other": SLEEPER})
     server.do("start", "web")
     os.kill(server.info("web")["pid"], signal.SIGKILL)
     server.until("web", "aborted")
     assert server.do("stop", "web").status == 200
-    again(server)
-    assert server.post("/api/v1/processes/group/stop").status == 404  # nothing lives, and nothing is due
+    kill_and_restart(server)
+    assert server.post("/api/v1/processes/group/stop").status == 404  # nothing is live, and no restart is due
     assert server.new_statuses("web") == ["starting", "running", "aborted"]
 
 
-# Killed in the middle of something
+# SIGKILL during an operation
 
 
 def begin_to_stop(server: Server, name: str) -> None:
-    """Asks for a stop, and returns when the process is stopping."""
+    """Requests a stop, and waits until the process is stopping."""
 
-    def ask() -> None:
+    def request() -> None:
         with contextlib.suppress(OSError):
             server.do("stop", name)
 
-    threading.Thread(target=ask, daemon=True).start()
-    settled(server, name, "stopping")
+    threading.Thread(target=request, daemon=True).start()
+    until_stored(server, name, "stopping")
 
 
-def test_a_stop_that_was_begun_is_finished_by_the_next_start(serve: Serve, tmp_path: Path) -> None:
+def test_interrupted_stop_is_completed_by_the_next_server(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     server = serve({"mule": stubborn(ready) | {"stop-timeout": "1s", "restart": "always", "restart-delay": 0}})
     server.do("start", "mule")
@@ -398,9 +398,7 @@ def test_a_stop_that_was_begun_is_finished_by_the_next_start(serve: Serve, tmp_p
     assert server.new_statuses("mule") == ["starting", "running", "stopping", "aborted"]
 
 
-def test_a_child_that_went_while_it_was_being_stopped_and_no_server_watched_stays_down(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_child_that_ended_during_an_interrupted_stop_is_not_restarted(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     server = serve({"mule": stubborn(ready) | {"stop-timeout": "1m", "restart": "always", "restart-delay": 0}})
     server.do("start", "mule")
@@ -408,37 +406,37 @@ def test_a_child_that_went_while_it_was_being_stopped_and_no_server_watched_stay
     pid = server.info("mule")["pid"]
     begin_to_stop(server, "mule")
     server.kill()
-    die(pid)
+    kill_and_wait(pid)
     server.start()
     assert server.status("mule") == "unknown"
     assert server.post("/api/v1/processes/group/stop").status == 404
     assert server.new_statuses("mule") == ["starting", "running", "stopping", "unknown"]
 
 
-def test_a_child_that_was_starting_goes_on_starting_and_then_runs(serve: Serve) -> None:
+def test_adopted_starting_child_is_running_after_its_start_seconds(serve: Serve) -> None:
     server = serve({"slow": SLEEPER | {"start-seconds": "3s"}})
 
-    def ask() -> None:
+    def request() -> None:
         with contextlib.suppress(OSError):
             server.do("start", "slow")
 
-    threading.Thread(target=ask, daemon=True).start()
+    threading.Thread(target=request, daemon=True).start()
     pid = wait_for(lambda: server.info("slow")["pid"])
     assert server.status("slow") == "starting"
-    again(server)
+    kill_and_restart(server)
     assert server.until("slow", "running")["pid"] == pid
     starting, running = server.events("slow")
     assert (starting["newStatus"], running["newStatus"]) == ("starting", "running")
     lasted = datetime.fromisoformat(running["eventTime"]) - datetime.fromisoformat(starting["eventTime"])
-    assert lasted.total_seconds() > 2.9  # its time went on where it was
-    assert bearing("slow", server) == [pid]
+    assert lasted.total_seconds() > 2.9  # start-seconds include the time before the kill
+    assert tagged_pids("slow", server) == [pid]
 
 
-# What the store says and what there is
+# Differences between the store and the processes
 
 
 @pytest.mark.parametrize("auto", [False, True], ids=["by hand", "auto-start"])
-def test_a_child_whose_pid_never_reached_the_store_is_found_by_its_mark(serve: Serve, auto: bool) -> None:
+def test_child_without_a_stored_pid_is_found_by_its_tag(serve: Serve, auto: bool) -> None:
     server = serve({"web": SLEEPER | {"auto-start": auto}})
     server.do("start", "web")
     pid = server.info("web")["pid"]
@@ -453,9 +451,9 @@ def test_a_child_whose_pid_never_reached_the_store_is_found_by_its_mark(serve: S
     info = server.until("web", "running")
     assert info["pid"] == pid
     assert info["startTime"] is not None
-    assert bearing("web", server) == [pid]
+    assert tagged_pids("web", server) == [pid]
     assert server.new_statuses("web") == ["starting", "running"]
-    again(server)
+    kill_and_restart(server)
     assert server.info("web")["pid"] == pid
 
 
@@ -465,9 +463,9 @@ def test_a_child_whose_pid_never_reached_the_store_is_found_by_its_mark(serve: S
         "DELETE FROM supervised WHERE name = 'web'",
         "UPDATE supervised SET status = 6, generation = 1, pid = 1, start_ticks = 1 WHERE name = 'web'",
     ],
-    ids=["nothing", "the life before"],
+    ids=["nothing", "the instance before"],
 )
-def test_a_child_whose_start_could_not_be_stored_at_all_is_found_by_its_mark(serve: Serve, statement: str) -> None:
+def test_child_without_a_stored_start_is_found_by_its_tag(serve: Serve, statement: str) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     server.do("stop", "web")
@@ -477,17 +475,15 @@ def test_a_child_whose_start_could_not_be_stored_at_all_is_found_by_its_mark(ser
     edit(server, statement)
     server.start()
     assert server.until("web", "running")["pid"] == pid
-    assert bearing("web", server) == [pid]
+    assert tagged_pids("web", server) == [pid]
     assert server.new_statuses("web")[-2:] == ["starting", "running"]
     assert server.do("restart", "web").status == 200
     assert not is_alive(pid)
-    assert len(bearing("web", server)) == 1
+    assert len(tagged_pids("web", server)) == 1
 
 
 @pytest.mark.parametrize("stored", ["nothing", "the instance before", "the intent"])
-def test_a_child_that_died_before_its_start_was_stored_has_events_and_its_generation_is_not_used_again(
-    serve: Serve, stored: str
-) -> None:
+def test_child_that_ended_before_its_start_was_stored_has_events_and_a_generation(serve: Serve, stored: str) -> None:
     server = serve({"web": {"command": ["sh", "-c", "sleep 1000 & wait"]}})
     if stored == "the instance before":
         server.do("start", "web")
@@ -506,78 +502,78 @@ def test_a_child_that_died_before_its_start_was_stored_has_events_and_its_genera
         )
     else:
         with locked(server):
-            begin = threading.Thread(target=start_unanswered, args=[server, "web"])
+            begin = threading.Thread(target=request_start, args=[server, "web"])
             begin.start()
-            wait_for(lambda: len(bearing("web", server)) == 2)
+            wait_for(lambda: len(tagged_pids("web", server)) == 2)
             server.kill()
             begin.join()
-        pid = min(bearing("web", server), key=lambda pid: os.getsid(pid) != pid)
+        pid = min(tagged_pids("web", server), key=lambda pid: os.getsid(pid) != pid)
     generation = int(tags_by_pid()[pid].split(":")[1])
     os.kill(pid, signal.SIGKILL)
     server.start()
-    wait_for(lambda: not bearing("web", server))  # what it left running is ended
+    wait_for(lambda: not tagged_pids("web", server))  # its remaining processes are ended
     new = ["unknown"] if stored == "the intent" else ["starting", "unknown"]
     assert server.new_statuses("web") == before + new
     server.do("start", "web")
     pid = server.info("web")["pid"]
-    mark = wait_for(lambda: tags_by_pid().get(pid))  # it has none while it executes another program
-    assert int(mark.split(":")[1]) == generation + 1
+    tag = wait_for(lambda: tags_by_pid().get(pid))  # it has no tag during an exec
+    assert int(tag.split(":")[1]) == generation + 1
 
 
-def test_what_was_started_by_an_older_configuration_is_reported_until_it_is_restarted(serve: Serve) -> None:
+def test_child_with_an_older_configuration_is_reported_until_its_restart(serve: Serve) -> None:
     server = serve({"web": SLEEPER | {"environment": {"A": "1"}}, "same": SLEEPER})
     assert server.post("/api/v1/processes/group/start").status == 200
     pid, warning = server.info("web")["pid"], "runs with an older configuration"
     changed = {"web": SLEEPER | {"environment": {"A": "2"}}, "same": SLEEPER | {"stop-timeout": "3s"}}
     server.configure({"supervisor": {"processes": changed}})
-    again(server)
+    kill_and_restart(server)
     assert server.info("web")["pid"] == pid
     assert [line.partition("adoption: ")[2] for line in server.log.read_text().splitlines() if warning in line] == [
         f"web: pid {pid} {warning}: restart it"
     ]
     assert server.do("restart", "web").status == 200
-    again(server)
+    kill_and_restart(server)
     assert server.log.read_text().count(warning) == 1
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_a_server_that_dies_right_after_a_restart_of_its_own_accord_has_no_child_twice(
+def test_server_killed_right_after_an_automatic_restart_has_no_second_child(
     serve: Serve, tmp_path: Path, number: int
 ) -> None:
-    """The replacement kills it with its first breath: now before its pid is in the store, now after."""
-    again = f"test -e {tmp_path}/first && ! test -e {tmp_path}/second && : > {tmp_path}/second && kill -9 $PPID"
-    command = ["sh", "-c", f"{again}; : > {tmp_path}/first; exec sleep 1000"]
+    """The restarted child kills the server at once: sometimes before its pid is stored, sometimes after."""
+    kill_server = f"test -e {tmp_path}/first && ! test -e {tmp_path}/second && : > {tmp_path}/second && kill -9 $PPID"
+    command = ["sh", "-c", f"{kill_server}; : > {tmp_path}/first; exec sleep 1000"]
     server = serve({"web": {"command": command, "restart": "always", "restart-delay": 0}})
     server.do("start", "web")
-    first = settled(server, "web", "running")["pid"]
+    first = until_stored(server, "web", "running")["pid"]
     wait_for((tmp_path / "first").exists)
     os.kill(first, signal.SIGKILL)
     assert server.process is not None
     assert server.process.wait(60) == -signal.SIGKILL
-    (second,) = wait_for(lambda: bearing("web", server))
+    (second,) = wait_for(lambda: tagged_pids("web", server))
     server.start()
     assert server.until("web", "running")["pid"] == second
-    assert bearing("web", server) == [second]
-    moves = server.new_statuses("web")
-    assert moves[:2] + moves[3:] == ["starting", "running", "starting", "running"]
-    assert moves[2] in ("aborted", "unknown")
+    assert tagged_pids("web", server) == [second]
+    statuses = server.new_statuses("web")
+    assert statuses[:2] + statuses[3:] == ["starting", "running", "starting", "running"]
+    assert statuses[2] in ("aborted", "unknown")
 
 
 @pytest.mark.parametrize("same", ["pid", "pid and start", "pid and boot"])
-def test_a_process_that_was_given_a_pid_of_the_server_is_left_alone(
-    serve: Serve, outsider: subprocess.Popen[bytes], same: str
+def test_unrelated_process_with_a_reused_pid_is_not_ended(
+    serve: Serve, unrelated_process: subprocess.Popen[bytes], same: str
 ) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
     server.kill()
-    die(pid)
-    ticks = int(Path(f"/proc/{outsider.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    kill_and_wait(pid)
+    ticks = int(Path(f"/proc/{unrelated_process.pid}/stat").read_text().rpartition(")")[2].split()[19])
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     edit(
         server,
         "UPDATE supervised SET pid = ?, start_ticks = ?, boot_id = ?",
-        outsider.pid,
+        unrelated_process.pid,
         ticks if same == "pid and start" else ticks - 1,
         boot if same == "pid and boot" else "another boot",
     )
@@ -587,10 +583,10 @@ def test_a_process_that_was_given_a_pid_of_the_server_is_left_alone(
     assert server.do("stop", "web").status == 200
     assert server.do("start", "web").status == 200
     assert server.stop() == 0
-    assert outsider.poll() is None
+    assert unrelated_process.poll() is None
 
 
-def test_a_child_that_the_store_knows_wrongly_is_not_left_beside_a_new_one(serve: Serve) -> None:
+def test_child_with_a_wrong_stored_start_time_is_ended_before_the_next_start(serve: Serve) -> None:
     server = serve({"web": SLEEPER | {"auto-start": True}})
     old = server.until("web", "running")["pid"]
     server.kill()
@@ -598,10 +594,10 @@ def test_a_child_that_the_store_knows_wrongly_is_not_left_beside_a_new_one(serve
     server.start()
     wait_for(lambda: not is_alive(old))
     new = server.until("web", "running")["pid"]
-    assert bearing("web", server) == [new]
+    assert tagged_pids("web", server) == [new]
 
 
-def test_a_process_that_is_configured_no_more_is_ended_at_the_next_start(serve: Serve) -> None:
+def test_process_no_longer_configured_is_ended_by_the_next_server(serve: Serve) -> None:
     server = serve({"web": SLEEPER, "gone": SLEEPER})
     server.post("/api/v1/processes/group/start")
     web, gone = server.info("web")["pid"], server.info("gone")["pid"]
@@ -616,7 +612,7 @@ def test_a_process_that_is_configured_no_more_is_ended_at_the_next_start(serve: 
     assert server.get("/api/v1/processes/info/gone").status == 404
 
 
-def test_a_process_that_comes_back_into_the_configuration_begins_anew(serve: Serve) -> None:
+def test_process_configured_again_is_not_started_and_can_be_started(serve: Serve) -> None:
     server = serve({"web": SLEEPER, "gone": SLEEPER})
     server.post("/api/v1/processes/group/start")
     gone = server.info("gone")["pid"]
@@ -629,7 +625,7 @@ def test_a_process_that_comes_back_into_the_configuration_begins_anew(serve: Ser
     server.start()
     assert server.status("gone") == "not_started"
     assert server.do("start", "gone").status == 200
-    assert len(bearing("gone", server)) == 1
+    assert len(tagged_pids("gone", server)) == 1
 
 
 FORKS = """
@@ -646,9 +642,7 @@ time.sleep(1000)
 """
 
 
-def test_daemons_of_a_generation_that_is_dead_are_ended_and_those_of_a_living_one_are_not(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_only_daemons_of_an_ended_generation_are_ended_on_adoption(serve: Serve, tmp_path: Path) -> None:
     notes = {name: tmp_path / name for name in ("dead", "living")}
     server = serve({name: {"command": python_command(FORKS), "args": [str(note)]} for name, note in notes.items()})
     server.post("/api/v1/processes/group/start")
@@ -657,7 +651,7 @@ def test_daemons_of_a_generation_that_is_dead_are_ended_and_those_of_a_living_on
     daemons = {name: int(note.read_text()) for name, note in notes.items()}
     pid = server.info("dead")["pid"]
     server.kill()
-    die(pid)
+    kill_and_wait(pid)
     assert is_alive(daemons["dead"])
     server.start()
     wait_for(lambda: not is_alive(daemons["dead"]))
@@ -668,10 +662,10 @@ def test_daemons_of_a_generation_that_is_dead_are_ended_and_those_of_a_living_on
     assert not is_alive(daemons["living"])
 
 
-# Leaving and coming back
+# Children left running, and clean restarts
 
 
-def test_children_that_are_left_are_found_again(serve: Serve) -> None:
+def test_children_left_running_by_a_stop_are_adopted(serve: Serve) -> None:
     server = serve({"web": SLEEPER}, supervisor={"on-exit": "leave"})
     server.do("start", "web")
     pid = server.info("web")["pid"]
@@ -684,7 +678,7 @@ def test_children_that_are_left_are_found_again(serve: Serve) -> None:
     assert server.new_statuses("web") == ["starting", "running", "stopping", "stopped"]
 
 
-def test_how_processes_ended_is_known_after_a_restart(serve: Serve) -> None:
+def test_exit_statuses_are_kept_after_a_restart_of_the_server(serve: Serve) -> None:
     server = serve(
         {
             "never": SLEEPER,
@@ -714,11 +708,11 @@ def test_how_processes_ended_is_known_after_a_restart(serve: Serve) -> None:
     server.start()
     assert {name: server.info(name) for name in expected} == before
     assert (server.info("live")["status"], server.info("live")["exitCode"]) == ("stopped", 143)
-    again(server)
+    kill_and_restart(server)
     assert {name: server.info(name) for name in expected} == before
 
 
-def test_event_ids_grow_through_every_kind_of_end(serve: Serve) -> None:
+def test_event_ids_increase_across_stops_and_kills_of_the_server(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     known: list[dict[str, Any]] = []
     for end in (server.kill, server.stop, server.kill, server.stop):

@@ -1,4 +1,4 @@
-"""What fails around the supervisor does not fail it: a locked store, a full disk, no descriptors, a jumping clock."""
+"""Supervision with a locked store, a full disk, no free descriptors, a clock that jumps, and during shutdown."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def stubborn(ready: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def locked(server: Server) -> Iterator[None]:
-    """Another program writes to the store, and takes its time."""
+    """Locks the store, as another program would."""
     store = sqlite3.connect(server.data / "pilothouse.db", isolation_level=None, timeout=10)
     store.execute("BEGIN EXCLUSIVE")
     try:
@@ -58,8 +58,8 @@ def locked(server: Server) -> Iterator[None]:
         store.close()
 
 
-class Asking:
-    """A request that may take its time."""
+class PendingRequest:
+    """A request in a thread."""
 
     def __init__(self, ask: Callable[[], Answer]) -> None:
         self.answer: Answer | None = None
@@ -76,7 +76,7 @@ class Asking:
         return self.answer
 
 
-def is_a_chain(history: list[dict[str, Any]]) -> bool:
+def is_continuous(history: list[dict[str, Any]]) -> bool:
     """Whether each event begins where the one before it ended, with growing ids."""
     pairs = list(itertools.pairwise(history))
     return bool(pairs) and all(a["newStatus"] == b["oldStatus"] and a["id"] < b["id"] for a, b in pairs)
@@ -95,18 +95,18 @@ def whole_history(server: Server) -> list[dict[str, Any]]:
 # The store
 
 
-def test_supervision_goes_on_while_another_program_locks_the_store(serve: Serve) -> None:
+def test_supervision_continues_while_another_program_locks_the_store(serve: Serve) -> None:
     server = serve({"crasher": CRASHER, "web": SLEEPER})
     server.do("start", "crasher")
     stream = server.stream("/api/v1/processes/stream")
     with locked(server):
         pids = {server.info("crasher")["pid"]}
         before = whole_history(server)[-1]["id"]
-        start = Asking(lambda: server.do("start", "web"))
+        start = PendingRequest(lambda: server.do("start", "web"))
         web = wait_for(lambda: server.info("web")["pid"])
         assert is_alive(web)
         assert server.status("web") == "running"
-        assert start.answer is None  # what it says is not in the store yet
+        assert start.answer is None  # its change is not stored yet
         wait_for(lambda: server.get("/readyz").status == 503)
         assert server.get("/healthz").status == 200
         end = time.monotonic() + 1
@@ -122,7 +122,7 @@ def test_supervision_goes_on_while_another_program_locks_the_store(serve: Serve)
     wait_for(lambda: server.get("/readyz").status == 200)
     assert server.do("stop", "crasher").status == 200
     history = whole_history(server)
-    assert is_a_chain(history)
+    assert is_continuous(history)
     assert pids - {None} <= {event["pid"] for event in history}
     assert server.new_statuses("web") == ["starting", "running"]
     last = server.get("/api/v1/events?size=1&sortBy=eventTime").json["content"][0]["id"]
@@ -133,7 +133,7 @@ def test_supervision_goes_on_while_another_program_locks_the_store(serve: Serve)
     assert ids == list(range(ids[0], last + 1))
 
 
-def test_an_answer_that_depends_on_a_store_that_stays_locked_is_503(serve: Serve) -> None:
+def test_start_is_503_if_the_store_stays_locked(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     with locked(server):
         answer = server.do("start", "web")
@@ -145,10 +145,10 @@ def test_an_answer_that_depends_on_a_store_that_stays_locked_is_503(serve: Serve
     assert server.do("stop", "web").status == 200
 
 
-def test_a_server_that_is_killed_while_the_store_is_locked_finds_its_children_again(serve: Serve) -> None:
+def test_children_are_adopted_after_a_kill_with_a_locked_store(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     with locked(server):
-        start = Asking(lambda: server.do("start", "web"))
+        start = PendingRequest(lambda: server.do("start", "web"))
         pid = wait_for(lambda: server.info("web")["pid"])
         server.kill()
         assert start.wait() is None
@@ -158,7 +158,7 @@ def test_a_server_that_is_killed_while_the_store_is_locked_finds_its_children_ag
     assert server.new_statuses("web") == ["starting", "running"]
 
 
-def test_a_server_that_starts_while_the_store_is_locked_finds_its_children_again(serve: Serve) -> None:
+def test_children_are_adopted_by_a_start_with_a_locked_store(serve: Serve) -> None:
     server = serve({"web": SLEEPER, "dead": SLEEPER})
     server.post("/api/v1/processes/group/start")
     pid, dead = server.info("web")["pid"], server.info("dead")["pid"]
@@ -177,7 +177,7 @@ def test_a_server_that_starts_while_the_store_is_locked_finds_its_children_again
 
 
 class FullDisk:
-    """A file system of its own for the data directory, which fills up."""
+    """A small file system for the data directory, which the test fills."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -198,7 +198,7 @@ class FullDisk:
 
 
 class FullFiles:
-    """No file of the server may grow any more: as a full disk, where nothing can be mounted."""
+    """Lets no file of the server grow: like a full disk, where mounting is impossible."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -217,7 +217,7 @@ class FullFiles:
 
 
 @pytest.mark.parametrize("disk", [FullFiles, pytest.param(FullDisk, marks=pytest.mark.needs(MOUNTING))])
-def test_supervision_goes_on_while_the_disk_is_full(serve: Serve, disk: type[FullDisk | FullFiles]) -> None:
+def test_supervision_continues_while_the_disk_is_full(serve: Serve, disk: type[FullDisk | FullFiles]) -> None:
     server = serve({"crasher": CRASHER, "web": SLEEPER}, wait=False)
     full = disk(server)
     try:
@@ -225,7 +225,7 @@ def test_supervision_goes_on_while_the_disk_is_full(serve: Serve, disk: type[Ful
         server.do("start", "crasher")
         full.fill()
         wait_for(lambda: server.get("/readyz").status == 503)
-        start = Asking(lambda: server.do("start", "web"))
+        start = PendingRequest(lambda: server.do("start", "web"))
         wait_for(lambda: server.status("web") == "running")
         pids = set[int | None]()
         while len(pids) < 8:
@@ -239,7 +239,7 @@ def test_supervision_goes_on_while_the_disk_is_full(serve: Serve, disk: type[Ful
         wait_for(lambda: server.get("/readyz").status == 200)
         assert server.do("stop", "crasher").status == 200
         history = whole_history(server)
-        assert is_a_chain(history)
+        assert is_continuous(history)
         assert pids - {None} <= {event["pid"] for event in history}
         assert server.new_statuses("web") == ["starting", "running"]
         assert "Traceback" not in server.log.read_text()
@@ -252,7 +252,7 @@ def test_supervision_goes_on_while_the_disk_is_full(serve: Serve, disk: type[Ful
 
 
 class Connection:
-    """One connection that is kept, for a server that can take no other."""
+    """A persistent connection, for a server that cannot accept another."""
 
     def __init__(self, server: Server) -> None:
         self.kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
@@ -264,7 +264,7 @@ class Connection:
         return response.status, json.loads(text)
 
 
-def test_without_descriptors_a_start_fails_with_a_reason_and_the_server_lives(serve: Serve) -> None:
+def test_start_without_free_descriptors_fails_with_the_reason(serve: Serve) -> None:
     names = [f"p{number}" for number in range(60)]
     server = serve(dict.fromkeys(names, SLEEPER), command=["prlimit", "--nofile=40:40"])
     with contextlib.closing(Connection(server).kept) as kept:
@@ -282,7 +282,7 @@ def test_without_descriptors_a_start_fails_with_a_reason_and_the_server_lives(se
         assert all("Too many open files" in one["failedErrorLog"] for one in failed)
         assert sorted(children_of(server.data)) == sorted(one["pid"] for one in running)
 
-        os.kill(running[0]["pid"], signal.SIGKILL)  # an end is noticed all the same
+        os.kill(running[0]["pid"], signal.SIGKILL)  # exits are still noticed
         wait_for(
             lambda: connection.ask("GET", f"/api/v1/processes/info/{running[0]['name']}")[1]["status"] == "aborted"
         )
@@ -295,13 +295,13 @@ def test_without_descriptors_a_start_fails_with_a_reason_and_the_server_lives(se
     assert server.stop() == 0
 
 
-def test_connections_wait_for_a_descriptor_and_cost_nothing_meanwhile(serve: Serve) -> None:
+def test_connections_that_wait_for_a_descriptor_cost_no_cpu_time(serve: Serve) -> None:
     server = serve({f"p{number}": SLEEPER for number in range(60)}, command=["prlimit", "--nofile=40:40"])
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as kept:
         kept.request("POST", "/api/v1/processes/group/start")
         assert kept.getresponse().read()
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
-        waiting = Asking(lambda: server.get("/healthz"))
+        waiting = PendingRequest(lambda: server.get("/healthz"))
         wait_for(lambda: "connections wait" in server.log.read_text())
         program, size = psutil.Process(server.pid), server.log.stat().st_size
         before, end = program.cpu_times(), time.monotonic() + 1
@@ -336,13 +336,13 @@ HOUR = 3600 * 1_000_000
 
 
 @pytest.mark.parametrize("jump", [-50 * 365 * 24 * HOUR, -HOUR, HOUR, 100 * 365 * 24 * HOUR])
-def test_a_clock_that_jumps_does_not_change_how_long_a_process_has_run(tmp_path: Path, jump: int) -> None:
+def test_uptime_does_not_depend_on_clock_jumps(tmp_path: Path, jump: int) -> None:
     file = tmp_path / "pilothouse.yaml"
     config = {"supervisor": {"processes": {"web": SLEEPER}}, "server": {"data-dir": str(tmp_path / "data")}}
     file.write_text(json.dumps(config))
     clock = JumpingClock()
 
-    async def life() -> list[events.Entry]:
+    async def run_process() -> list[events.Entry]:
         async with open_services(load(file, {}), lambda: load(file, {}), clock=clock) as services:
             await services.supervision.fleet.start("web")
             web = services.supervision.fleet.get("web")
@@ -356,9 +356,9 @@ def test_a_clock_that_jumps_does_not_change_how_long_a_process_has_run(tmp_path:
             return list(events.page(Paging(0, 100, "id", descending=False), Filter()).content)
 
     try:
-        history = asyncio.run(life())
+        history = asyncio.run(run_process())
     finally:
-        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # this process is no supervisor any more
+        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # this process is no longer a subreaper
     assert [entry.new for entry in history] == [
         Status.STARTING, Status.RUNNING, Status.STOPPING, Status.STOPPED,
         Status.STARTING, Status.RUNNING, Status.STOPPING, Status.STOPPED,
@@ -367,42 +367,42 @@ def test_a_clock_that_jumps_does_not_change_how_long_a_process_has_run(tmp_path:
     assert history[3].uptime > 0
 
 
-@pytest.mark.parametrize("lives", [True, False], ids=["lives", "died"])
-def test_a_start_that_lies_in_the_future_makes_no_negative_runtime(serve: Serve, lives: bool) -> None:
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "ended"])
+def test_start_time_in_the_future_gives_no_negative_runtime(serve: Serve, is_live: bool) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
     server.kill()
-    if not lives:
+    if not is_live:
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: not is_alive(pid))
     with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db")) as store, store:
         store.execute("UPDATE supervised SET start_time = start_time + ?", (365 * 24 * HOUR,))
     server.start()
     info = server.info("web")
-    assert info["status"] == ("running" if lives else "unknown")
+    assert info["status"] == ("running" if is_live else "unknown")
     assert info["processRuntime"].startswith("PT")
     assert "-" not in info["processRuntime"] + info["processUptime"]
     assert "H" not in info["processRuntime"]
 
 
-# The end
+# Shutdown
 
 
-def stopping(server: Server) -> None:
-    """SIGTERM, and the server has begun to stop."""
+def begin_shutdown(server: Server) -> None:
+    """Sends SIGTERM and waits until the server is stopping."""
     assert server.process is not None
     server.process.send_signal(signal.SIGTERM)
     wait_for(lambda: ": stopping\n" in server.log.read_text())
 
 
-def ended(server: Server) -> int:
+def wait_for_exit(server: Server) -> int:
     assert server.process is not None
     return server.process.wait(30)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
-def test_a_child_that_ignores_the_stop_signal_is_killed_when_the_server_ends(
+def test_child_that_ignores_the_stop_signal_is_killed_during_shutdown(
     serve: Serve, tmp_path: Path, number: int
 ) -> None:
     ready = tmp_path / "ready"
@@ -418,7 +418,7 @@ def test_a_child_that_ignores_the_stop_signal_is_killed_when_the_server_ends(
 
 
 @pytest.mark.parametrize("second", [signal.SIGHUP, signal.SIGTERM], ids=["HUP", "TERM"])
-def test_a_signal_while_the_server_is_stopping_starts_no_process(serve: Serve, tmp_path: Path, second: int) -> None:
+def test_signal_during_shutdown_starts_no_process(serve: Serve, tmp_path: Path, second: int) -> None:
     ready = tmp_path / "ready"
     always = SLEEPER | {"auto-start": True, "restart": "always", "restart-delay": 0}
     mule = stubborn(ready) | {"stop-timeout": "700ms"}
@@ -427,52 +427,50 @@ def test_a_signal_while_the_server_is_stopping_starts_no_process(serve: Serve, t
     wait_for(ready.exists)
     server.until("web", "running")
     server.configure({"supervisor": {"processes": {"mule": mule, "web": always, "new": always}}})
-    stopping(server)
+    begin_shutdown(server)
     for _ in range(3):
         assert server.process is not None
         server.process.send_signal(second)
-    assert ended(server) == 0
+    assert wait_for_exit(server) == 0
     assert children_of(server.data) == []
     assert "new" not in server.log.read_text()
     assert "Traceback" not in server.log.read_text()
 
 
-def test_nothing_is_started_any_more_while_the_server_is_stopping(serve: Serve, tmp_path: Path) -> None:
+def test_start_request_during_shutdown_is_503(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     server = serve({"mule": stubborn(ready) | {"stop-timeout": "700ms"}, "web": SLEEPER})
     server.do("start", "mule")
     wait_for(ready.exists)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.connect()
-    stopping(server)
+    begin_shutdown(server)
     with contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("POST", "/api/v1/processes/start/web")
         assert connection.getresponse().status == 503
     connection.close()
-    assert ended(server) == 0
+    assert wait_for_exit(server) == 0
     assert children_of(server.data) == []
 
 
 @pytest.mark.parametrize("what", ["group/restart", "restart/mule"])
-def test_a_restart_that_is_under_way_when_the_server_ends_leaves_nothing_running(
-    serve: Serve, tmp_path: Path, what: str
-) -> None:
+def test_restart_during_shutdown_leaves_nothing_running(serve: Serve, tmp_path: Path, what: str) -> None:
     ready = tmp_path / "ready"
     mule = stubborn(ready) | {"stop-timeout": "700ms"}
     server = serve({"mule": mule, "web": SLEEPER, "later": SLEEPER | {"order": 1}})
     server.post("/api/v1/processes/group/start")
     wait_for(ready.exists)
-    restart = Asking(lambda: server.post(f"/api/v1/processes/{what}"))
+    restart = PendingRequest(lambda: server.post(f"/api/v1/processes/{what}"))
     server.until("mule", "stopping")
-    stopping(server)
-    assert ended(server) == 0
+    begin_shutdown(server)
+    assert wait_for_exit(server) == 0
     restart.wait()
     assert children_of(server.data) == []
     assert "Traceback" not in server.log.read_text()
 
 
-def test_a_child_that_the_process_had_before_it_became_the_server_goes_on(tmp_path: Path) -> None:
-    """As where an entrypoint starts a program of its own and then executes the server."""
+def test_child_of_an_entrypoint_is_not_stopped_with_the_server(tmp_path: Path) -> None:
+    """An entrypoint starts a program and then executes the server in the same process."""
     entrypoint = ["sh", "-c", 'sleep 1000 & echo $! > sidecar; exec "$@"', "entrypoint"]
     server = Server(tmp_path, {"supervisor": {"processes": {"web": SLEEPER}}}, {}, entrypoint).start()
     server.do("start", "web")
@@ -485,7 +483,7 @@ def test_a_child_that_the_process_had_before_it_became_the_server_goes_on(tmp_pa
         os.kill(sidecar, signal.SIGKILL)
 
 
-def test_the_server_does_not_wait_longer_than_its_shutdown_timeout(serve: Serve, tmp_path: Path) -> None:
+def test_server_waits_no_longer_than_its_shutdown_timeout(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     mule = stubborn(ready) | {"stop-timeout": "1h"}
     server = serve({"mule": mule, "web": SLEEPER}, server={"shutdown-timeout": "500ms"})
@@ -501,9 +499,7 @@ def test_the_server_does_not_wait_longer_than_its_shutdown_timeout(serve: Serve,
     assert server.status("web") == "stopped"
 
 
-def test_a_child_that_floods_the_output_and_ignores_signals_does_not_hold_up_the_end(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_child_that_floods_its_output_and_ignores_signals_is_killed_by_shutdown(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     spew = f"trap '' TERM INT HUP; : > {ready}; while :; do echo spew; done"
     server = serve({"spew": {"command": ["sh", "-c", spew], "stop-timeout": "300ms"}})

@@ -34,7 +34,7 @@ def lines_of(stream: Stream, count: int) -> list[str]:
     return found
 
 
-def test_what_a_process_writes_is_read_by_its_last_lines(serve: Serve, tmp_path: Path) -> None:
+def test_last_lines_of_the_output_of_a_process_are_returned(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "folder" / "out.log"
     server = serve({"web": {"command": ["seq", "1", "300"], "stdout-logfile": str(file)}})
     assert logs(server, "web").text == ""  # nothing was ever written
@@ -51,7 +51,7 @@ def test_what_a_process_writes_is_read_by_its_last_lines(serve: Serve, tmp_path:
     assert logs(server, "web").text == ""
 
 
-def test_the_two_outputs_are_kept_apart_or_together(serve: Serve, tmp_path: Path) -> None:
+def test_stdout_and_stderr_have_separate_files_or_one_file(serve: Serve, tmp_path: Path) -> None:
     both = {"command": ["sh", "-c", "echo out; echo err >&2"]}
     apart = {"stdout-logfile": str(tmp_path / "out"), "stderr-logfile": str(tmp_path / "err")}
     together = {"stdout-logfile": str(tmp_path / "all"), "redirect-stderr": True}
@@ -80,7 +80,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/event-stream"])
-def test_what_cannot_be_read_is_refused(serve: Serve, tmp_path: Path, accept: str) -> None:
+def test_invalid_log_request_is_refused_with_its_error_code(serve: Serve, tmp_path: Path, accept: str) -> None:
     server = serve({"web": SLEEPER | {"stdout-logfile": str(tmp_path / "out")}, "silent": SLEEPER})
     for name, query, status, code in REFUSED:
         answer = server.get(f"/api/v1/processes/logs/{name}{query}", Accept=accept)
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_refused(serve: Serve, tmp_path: Path, accept: st
         assert set(answer.json) == {"timestamp", "path", "error", "message", "code"}
 
 
-def test_a_follower_gets_what_there_is_and_then_every_line_that_is_added(serve: Serve, tmp_path: Path) -> None:
+def test_follower_gets_the_last_lines_and_then_every_added_line(serve: Serve, tmp_path: Path) -> None:
     go = tmp_path / "go"
     code = f"seq 1 50; while [ ! -e {go} ]; do sleep 0.02; done; seq 51 5000; sleep 1000"
     server = serve({"web": {"command": ["sh", "-c", code], "stdout-logfile": str(tmp_path / "out")}})
@@ -101,24 +101,24 @@ def test_a_follower_gets_what_there_is_and_then_every_line_that_is_added(serve: 
     stream.close()
 
 
-def test_a_follower_is_given_every_line_once_across_rotations(serve: Serve, tmp_path: Path) -> None:
-    """Slow enough that hardly a line falls between copy and truncation."""
+def test_follower_gets_every_line_once_across_rotations(serve: Serve, tmp_path: Path) -> None:
+    """The writer is so slow that hardly a line is lost between copy and truncation."""
     out = tmp_path / "out"
     code = "import sys, time\nfor n in range(550): print(n, 'x' * 100, flush=True); time.sleep(0.01)\ntime.sleep(1000)"
     spec = {"command": python_command(code), "stdout-logfile": str(out), "log-max-bytes": "10K", "log-backups": 3}
     server = serve({"web": spec})
     server.do("start", "web")
     stream = follow(server, "web", "?lines=10000")
-    got = [int(line.split()[0]) for line in lines_of(stream, 550)]
+    received = [int(line.split()[0]) for line in lines_of(stream, 550)]
     stream.close()
-    assert sorted(set(got)) == got  # in order, none twice
-    assert len(got) >= 545  # one may be lost at each rotation (supervision.md)
+    assert sorted(set(received)) == received  # in order, none twice
+    assert len(received) >= 545  # one may be lost at each rotation (supervision.md)
     assert (tmp_path / "out.1").stat().st_size >= 10 * 1024
     assert out.stat().st_size < 10 * 1024 * 2
 
 
-def test_a_log_that_is_written_fast_stays_within_twice_its_limit(serve: Serve, tmp_path: Path) -> None:
-    """32 MB/s, for more than a round of rotation by time: with that alone it would reach ten times its limit."""
+def test_log_that_is_written_fast_stays_below_twice_its_limit(serve: Serve, tmp_path: Path) -> None:
+    """32 MB/s for longer than the interval of the periodic check, with which alone it would be ten times its limit."""
     out, largest = tmp_path / "out", tmp_path / "largest"
     code = f"""
 import os, time
@@ -137,7 +137,7 @@ open({str(largest)!r}, "w").write(str(largest))
     assert limit // 2 <= int(largest.read_text()) < 2 * limit
 
 
-def test_bytes_that_are_no_text_stop_no_follower(serve: Serve, tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_do_not_end_a_log_stream(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"\xff\xfe bytes \x00\n" + "größe ☃\n".encode())
     code = f"cat {tmp_path / 'text'}; exec sleep 1000"
     server = serve({"web": {"command": ["sh", "-c", code], "stdout-logfile": str(tmp_path / "out")}})
@@ -149,23 +149,23 @@ def test_bytes_that_are_no_text_stop_no_follower(serve: Serve, tmp_path: Path) -
     stream.close()
 
 
-@pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"], ids=ascii)
-def test_only_a_newline_ends_a_line_of_a_stream(serve: Serve, tmp_path: Path, odd: str) -> None:
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"], ids=ascii)
+def test_only_a_newline_ends_a_line_of_a_stream(serve: Serve, tmp_path: Path, separator: str) -> None:
     out = tmp_path / "out"
-    out.write_text(f"one{odd}line\nanother\n")
+    out.write_text(f"one{separator}line\nanother\n")
     server = serve({"web": SLEEPER | {"stdout-logfile": str(out)}})
     stream = follow(server, "web")
-    assert lines_of(stream, 2) == [f"one{odd}line", "another"]
+    assert lines_of(stream, 2) == [f"one{separator}line", "another"]
     stream.close()
 
 
-def test_followers_who_leave_leave_nothing_behind(serve: Serve, tmp_path: Path) -> None:
+def test_disconnected_followers_leave_no_file_or_thread_open(serve: Serve, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_text("hello\n" * 1000)
     server = serve({"web": SLEEPER | {"stdout-logfile": str(out)}})
     program = psutil.Process(server.pid)
 
-    def come_and_go() -> None:
+    def connect_and_disconnect() -> None:
         streams = [follow(server, "web", "?lines=500") for _ in range(20)]
         for stream in streams[::2]:
             stream.next()
@@ -173,10 +173,10 @@ def test_followers_who_leave_leave_nothing_behind(serve: Serve, tmp_path: Path) 
             stream.close()
         wait_for(lambda: metric(server, "pilothouse_streams_open") == 0)
 
-    come_and_go()
+    connect_and_disconnect()
     files, threads = program.num_fds(), program.num_threads()
     for _ in range(3):
-        come_and_go()
+        connect_and_disconnect()
     wait_for(lambda: program.num_fds() <= files)
     assert program.num_threads() <= max(threads, 8)
     assert str(out) not in {one.path for one in program.open_files()}
@@ -189,7 +189,7 @@ def metric(server: Server, name: str) -> float:
     return float(line.split()[1])
 
 
-def test_a_follower_who_does_not_read_costs_others_nothing(serve: Serve, tmp_path: Path) -> None:
+def test_follower_that_does_not_read_delays_no_other_follower(serve: Serve, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_bytes(b"".join(b"%07d %s\n" % (number, b"x" * 1000) for number in range(10_000)))
     server = serve({"web": SLEEPER | {"stdout-logfile": str(out)}})
@@ -220,7 +220,7 @@ def test_a_stream_of_a_log_ends_with_the_server(serve: Serve, tmp_path: Path) ->
     assert "never retrieved" not in server.log.read_text()
 
 
-def test_a_log_that_cannot_be_opened_is_a_reason_not_to_start(serve: Serve, tmp_path: Path) -> None:
+def test_start_fails_if_the_log_file_cannot_be_opened(serve: Serve, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (tmp_path / "file").touch()

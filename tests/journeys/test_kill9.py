@@ -1,6 +1,6 @@
-"""The supervisor is killed at random moments of group and mixed calls: nothing acknowledged is lost, nothing doubled.
+"""The server is killed at random moments of group and single commands: nothing acknowledged is lost or runs twice.
 
-`PILOTHOUSE_ROUNDS` sets the number of rounds, `PILOTHOUSE_SEED` which ones.
+`PILOTHOUSE_ROUNDS` sets the number of rounds, `PILOTHOUSE_SEED` the seed.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ ROUNDS = int(os.environ.get("PILOTHOUSE_ROUNDS", "25"))
 SEED = int(os.environ.get("PILOTHOUSE_SEED", "1"))
 NAMES = [f"p{number:02}" for number in range(30)]
 BROKEN = "broken"
-GONE = (OSError, http.client.HTTPException, EOFError)
+DISCONNECTED = (OSError, http.client.HTTPException, EOFError)
 
 
 @define
-class Seen:
-    """What clients of one round were told: acknowledged calls, and events of the stream."""
+class Received:
+    """What the clients of one round received: responses, and events of the stream."""
 
     acknowledged: list[tuple[str, str, Answer]] = field(factory=list)
     events: dict[int, dict[str, Any]] = field(factory=dict)
 
     def call(self, server: Server, calls: list[tuple[str, str]]) -> None:
-        with contextlib.suppress(*GONE):
+        with contextlib.suppress(*DISCONNECTED):
             for verb, name in calls:
                 path = f"/api/v1/processes/group/{verb}" if name == "group" else f"/api/v1/processes/{verb}/{name}"
                 self.acknowledged.append((verb, name, server.post(path)))
 
     def listen(self, stream: Stream) -> None:
-        with contextlib.suppress(*GONE, ValueError):
+        with contextlib.suppress(*DISCONNECTED, ValueError):
             while True:
                 event = stream.next()
                 self.events[int(event["id"])] = json.loads(event["data"])
 
 
-def work(chance: random.Random) -> list[list[tuple[str, str]]]:
+def client_calls(chance: random.Random) -> list[list[tuple[str, str]]]:
     """The calls of one round, for each client a list."""
     if chance.random() < 0.5:
         return [[(chance.choice(["start", "start", "restart", "stop"]), "group")]]
@@ -55,15 +55,15 @@ def work(chance: random.Random) -> list[list[tuple[str, str]]]:
     ]
 
 
-def one_round(server: Server, chance: random.Random) -> Seen:
-    """Clients call, one listens, and the server is killed in the middle of it."""
-    seen = Seen()
+def one_round(server: Server, chance: random.Random) -> Received:
+    """Kills the server while clients send commands and one client reads the event stream."""
+    seen = Received()
     stream = server.stream("/api/v1/processes/stream")
     threads = [threading.Thread(target=seen.listen, args=(stream,))]
-    threads += [threading.Thread(target=seen.call, args=(server, calls)) for calls in work(chance)]
+    threads += [threading.Thread(target=seen.call, args=(server, calls)) for calls in client_calls(chance)]
     for thread in threads:
         thread.start()
-    time.sleep(chance.uniform(0, 0.15))  # the moment of its death is what this test is about
+    time.sleep(chance.uniform(0, 0.15))  # the server is killed at a random moment
     server.kill()
     for thread in threads:
         thread.join()
@@ -71,11 +71,11 @@ def one_round(server: Server, chance: random.Random) -> Seen:
     return seen
 
 
-def known(server: Server) -> set[int]:
+def listed_pids(server: Server) -> set[int]:
     return {one["pid"] for one in server.get("/api/v1/processes").json if one["pid"] is not None}
 
 
-def check(server: Server, seen: Seen) -> None:
+def check(server: Server, seen: Received) -> None:
     for id, event in seen.events.items():
         assert server.get(f"/api/v1/events/{id}").json == event
     for verb, name, answer in seen.acknowledged:
@@ -94,7 +94,7 @@ def history(server: Server, name: str) -> list[dict[str, Any]]:
     return list(server.get(path).json["content"])
 
 
-def test_nothing_acknowledged_is_lost_and_nothing_runs_twice_when_the_server_is_killed(serve: Serve) -> None:
+def test_killed_server_loses_nothing_acknowledged_and_runs_nothing_twice(serve: Serve) -> None:
     processes: dict[str, Any] = {name: {"command": "sleep 1000", "order": int(name[1:]) % 3} for name in NAMES}
     processes[BROKEN] = {"command": "/nonexistent/program"}
     processes[NAMES[0]]["auto-start"] = True
@@ -106,22 +106,22 @@ def test_nothing_acknowledged_is_lost_and_nothing_runs_twice_when_the_server_is_
         result = f"round {number} of seed {SEED}; the log is {server.log}"
         seen = one_round(server, chance)
         acknowledged += len(seen.acknowledged)
-        left = session_leaders(server.data)
-        assert max(left.values(), default=0) <= 1, (result, left)
+        before_restart = session_leaders(server.data)
+        assert max(before_restart.values(), default=0) <= 1, (result, before_restart)
         server.start()
         check(server, seen)
-        wait_for(lambda: set(children_of(server.data)) == known(server), 10, f"no strangers in {result}")
-        again = session_leaders(server.data)
-        assert max(again.values(), default=0) <= 1, (result, again)
-        assert set(left) <= {one["name"] for one in server.get("/api/v1/processes").json}
+        wait_for(lambda: set(children_of(server.data)) == listed_pids(server), 10, f"no unknown process in {result}")
+        after_restart = session_leaders(server.data)
+        assert max(after_restart.values(), default=0) <= 1, (result, after_restart)
+        assert set(before_restart) <= {one["name"] for one in server.get("/api/v1/processes").json}
         assert min(seen.events, default=highest + 1) > highest, result
         highest = max(seen.events, default=highest)
         if number % 3 == 2 or number == ROUNDS - 1:
             assert server.post("/api/v1/processes/group/stop").status in (200, 404), result
-            wait_for(lambda: not children_of(server.data), 10, f"nothing left after {result}")
+            wait_for(lambda: not children_of(server.data), 10, f"no remaining process after {result}")
     assert highest > ROUNDS
     assert acknowledged > ROUNDS / 4
     events = server.get("/api/v1/events/count").json["totalEvents"]
     newest = server.get("/api/v1/events?size=1").json["content"][0]["id"]
-    assert newest == events  # no id was left out, none given twice
+    assert newest == events  # no id is missing or used twice
     assert "Traceback" not in server.log.read_text()

@@ -1,4 +1,4 @@
-"""Our own reports: a part of this suite runs with coverage, and is uploaded as a CI job would; it passes the gate."""
+"""Reports of this test suite: a part of it runs with coverage, is uploaded as by a CI job, and passes the gate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conftest import ROOT, Serve
 _PART = "tests/supervision/test_processes.py"
 
 
-def test_our_own_tests_pass_our_own_gate(serve: Serve, tmp_path: Path) -> None:
+def test_uploaded_reports_of_this_suite_pass_the_quality_gate(serve: Serve, tmp_path: Path) -> None:
     junit, coverage = tmp_path / "junit.xml", tmp_path / "coverage.xml"
     own = [f"--data-file={tmp_path / 'coverage'}"]
     measured = [sys.executable, "-m", "coverage", "run", *own, "--source=models", "-m", "pytest", "-q", _PART]

@@ -1,4 +1,4 @@
-"""A new configuration is taken over while everything runs: by POST, and by SIGHUP."""
+"""A running server applies a new configuration, by POST and by SIGHUP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLEEPER = {"command": "sleep 1000"}
 OTHER = {"command": "sleep 2000"}
 
 
-def processes(server: Server, specs: dict[str, Any], /, **sections: Any) -> None:
+def configure_processes(server: Server, specs: dict[str, Any], /, **sections: Any) -> None:
     server.configure({**sections, "supervisor": {"processes": specs}})
 
 
@@ -32,14 +32,14 @@ def post(server: Server) -> None:
     assert server.post("/api/v1/supervisor/reload").status == 200
 
 
-def hang_up(server: Server) -> None:
+def send_sighup(server: Server) -> None:
     assert server.process is not None
     result = server.log.read_text().count("reload: ")
     server.process.send_signal(signal.SIGHUP)
     wait_for(lambda: server.log.read_text().count("reload: ") > result)
 
 
-@pytest.fixture(params=[post, hang_up], ids=["POST", "SIGHUP"])
+@pytest.fixture(params=[post, send_sighup], ids=["POST", "SIGHUP"])
 def reload(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -47,7 +47,7 @@ def reload(request: pytest.FixtureRequest) -> Any:
 Reload = Callable[[Server], None]
 
 
-def test_a_configuration_that_is_the_same_changes_nothing(serve: Serve, reload: Reload) -> None:
+def test_reload_of_an_unchanged_file_changes_nothing(serve: Serve, reload: Reload) -> None:
     server = serve({"web": SLEEPER, "db": SLEEPER | {"auto-start": True}, "off": SLEEPER})
     server.do("start", "web")
     server.until("db", "running")
@@ -57,13 +57,13 @@ def test_a_configuration_that_is_the_same_changes_nothing(serve: Serve, reload: 
     assert after == before
 
 
-def test_each_process_gets_what_its_change_calls_for(serve: Serve, reload: Reload) -> None:
+def test_reload_starts_stops_and_restarts_processes_as_they_changed(serve: Serve, reload: Reload) -> None:
     before = dict.fromkeys(["same", "removed", "changed", "changed-off", "removed-off", "same-off"], SLEEPER)
     server = serve(before)
     for name in ("same", "removed", "changed"):
         server.do("start", name)
     pids = {name: server.info(name)["pid"] for name in ("same", "removed", "changed")}
-    processes(
+    configure_processes(
         server,
         {
             "new-auto": SLEEPER | {"auto-start": True},
@@ -101,16 +101,16 @@ def test_each_process_gets_what_its_change_calls_for(serve: Serve, reload: Reloa
 
 
 def command(pid: int) -> list[str]:
-    """What a process runs; the kernel shows it a moment after the exec."""
-    words = wait_for(lambda: Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0"))
-    return str(words).split("\0")
+    """The command line of a process. The kernel shows it a moment after the exec."""
+    arguments = wait_for(lambda: Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0"))
+    return str(arguments).split("\0")
 
 
-def test_the_answer_lists_what_was_done(serve: Serve) -> None:
+def test_reload_response_lists_the_changes(serve: Serve) -> None:
     server = serve({"same": SLEEPER, "removed": SLEEPER, "changed": SLEEPER, "changed-off": SLEEPER})
     for name in ("same", "removed", "changed"):
         server.do("start", name)
-    processes(
+    configure_processes(
         server,
         {
             "same": SLEEPER,
@@ -135,11 +135,11 @@ def test_the_answer_lists_what_was_done(serve: Serve) -> None:
     assert server.status("broken") == "failed_to_start"
 
 
-def test_a_bad_file_changes_nothing_and_all_its_faults_are_reported(serve: Serve) -> None:
+def test_invalid_file_changes_nothing_and_all_its_errors_are_reported(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
-    processes(
+    configure_processes(
         server,
         {
             "web": OTHER | {"restart": "sometimes"},
@@ -170,15 +170,17 @@ def test_a_file_that_cannot_be_read_is_reported_and_changes_nothing(serve: Serve
     answer = server.post("/api/v1/supervisor/reload")
     assert answer.status == 400
     assert answer.json["code"]
-    hang_up(server)
+    send_sighup(server)
     assert "ERROR" in server.log.read_text()
     assert server.info("web")["pid"] == pid
     assert "Traceback" not in server.log.read_text()
 
 
-def test_what_needs_a_restart_is_named_and_left_as_it_is(serve: Serve) -> None:
+def test_settings_that_need_a_restart_are_named_and_not_applied(serve: Serve) -> None:
     server = serve({"web": SLEEPER}, server={"port": 1, "stream-replay": 5})
-    processes(server, {"web": SLEEPER}, server={"port": 2, "stream-replay": 6}, svc={"security": {"mode": "FULL"}})
+    configure_processes(
+        server, {"web": SLEEPER}, server={"port": 2, "stream-replay": 6}, svc={"security": {"mode": "FULL"}}
+    )
     answer = server.post("/api/v1/supervisor/reload")
     assert answer.status == 200
     assert set(answer.json["needRestart"]) == {"server.stream-replay", "svc.security.mode"}  # --port wins over the file
@@ -203,19 +205,19 @@ def test_a_changed_port_is_named_as_needing_a_restart(tmp_path: Path) -> None:
     server = FromFile(tmp_path, {"server": {"port": 0}, "supervisor": {"processes": {"web": SLEEPER}}}, {}, [])
     try:
         server.start()
-        processes(server, {"web": SLEEPER, "new": SLEEPER}, server={"port": 4711})
+        configure_processes(server, {"web": SLEEPER, "new": SLEEPER}, server={"port": 4711})
         answer = server.post("/api/v1/supervisor/reload")
         assert answer.json["needRestart"] == ["server.port"]
         assert answer.json["added"] == ["new"]
         assert server.get("/healthz").status == 200
-        hang_up(server)
+        send_sighup(server)
         wait_for(lambda: "need a restart of pilothouse: server.port" in server.log.read_text())
         assert server.stop() == 0
     finally:
         server.close()
 
 
-def test_the_description_of_the_supervisor_is_taken_over_at_once(serve: Serve) -> None:
+def test_description_and_node_name_are_applied_by_a_reload(serve: Serve) -> None:
     server = serve({}, supervisor={"description": "old", "node-name": "one"})
     server.configure({"supervisor": {"description": "new", "node-name": "two"}})
     post(server)
@@ -223,36 +225,36 @@ def test_the_description_of_the_supervisor_is_taken_over_at_once(serve: Serve) -
     assert (info["description"], info["nodeName"]) == ("new", "two")
 
 
-def test_a_process_that_waits_for_its_restart_takes_the_new_configuration(serve: Serve) -> None:
+def test_process_that_waits_for_its_restart_gets_the_new_configuration(serve: Serve) -> None:
     failing = {"command": "false", "restart": "on-failure", "restart-delay": "500ms"}
     server = serve({"web": failing})
     server.do("start", "web")
     server.until("web", "failed")
-    processes(server, {"web": OTHER})
+    configure_processes(server, {"web": OTHER})
     post(server)
     assert command(server.until("web", "running")["pid"]) == ["sleep", "2000"]
 
 
-def test_the_restart_of_a_removed_process_is_called_off(serve: Serve) -> None:
+def test_pending_restart_of_a_removed_process_is_cancelled(serve: Serve) -> None:
     server = serve({"web": {"command": "false", "restart": "on-failure", "restart-delay": "200ms"}, "db": SLEEPER})
     server.do("start", "web")
     server.until("web", "failed")
-    processes(server, {"db": SLEEPER})
+    configure_processes(server, {"db": SLEEPER})
     post(server)
     events = len(server.events("web"))
-    processes(server, {"db": SLEEPER, "late": SLEEPER | {"start-seconds": "500ms"}})
+    configure_processes(server, {"db": SLEEPER, "late": SLEEPER | {"start-seconds": "500ms"}})
     post(server)
     assert server.do("start", "late").status == 200  # longer than the restart would have taken
     assert len(server.events("web")) == events
 
 
-def test_a_process_that_was_removed_and_comes_back_can_be_started(serve: Serve) -> None:
+def test_process_that_is_removed_and_added_again_can_be_started(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
-    processes(server, {})
+    configure_processes(server, {})
     post(server)
     assert server.get("/api/v1/processes").json == []
-    processes(server, {"web": SLEEPER})
+    configure_processes(server, {"web": SLEEPER})
     post(server)
     assert server.status("web") == "not_started"
     assert server.do("start", "web").status == 200
@@ -263,17 +265,17 @@ def test_a_process_that_was_removed_and_comes_back_can_be_started(serve: Serve) 
 def test_a_removed_dependency_stops_no_process_that_no_longer_needs_it(serve: Serve) -> None:
     server = serve({"db": SLEEPER, "web": SLEEPER | {"depends-on": ["db"]}})
     server.do("start", "web")
-    processes(server, {"web": SLEEPER})
+    configure_processes(server, {"web": SLEEPER})
     answer = server.post("/api/v1/supervisor/reload")
     assert answer.json["removed"] == ["db"]
     assert server.until("web", "running")["pid"]
     assert len(children_of(server.data)) == 1
 
 
-def test_what_was_reloaded_is_what_a_killed_server_finds_again(serve: Serve) -> None:
+def test_processes_of_a_reloaded_configuration_are_adopted_after_a_kill(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
-    processes(server, {"web": OTHER, "new": SLEEPER | {"auto-start": True}})
+    configure_processes(server, {"web": OTHER, "new": SLEEPER | {"auto-start": True}})
     post(server)
     pids = {one["name"]: one["pid"] for one in server.get("/api/v1/processes").json}
     server.kill()
@@ -281,17 +283,17 @@ def test_what_was_reloaded_is_what_a_killed_server_finds_again(serve: Serve) -> 
     assert {one["name"]: one["pid"] for one in server.get("/api/v1/processes").json} == pids
 
 
-def test_two_reloads_at_once_come_to_one_result(serve: Serve) -> None:
+def test_concurrent_reloads_change_each_process_once(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
-    processes(server, {"web": OTHER, "new": SLEEPER | {"auto-start": True}})
+    configure_processes(server, {"web": OTHER, "new": SLEEPER | {"auto-start": True}})
     answers: list[Answer] = []
     threads = [
         threading.Thread(target=lambda: answers.append(server.post("/api/v1/supervisor/reload"))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
-    hang_up(server)
+    send_sighup(server)
     for thread in threads:
         thread.join()
     assert [answer.status for answer in answers] == [200] * 4
@@ -302,13 +304,13 @@ def test_two_reloads_at_once_come_to_one_result(serve: Serve) -> None:
     assert len(children_of(server.data)) == 2
 
 
-def test_a_reload_while_a_process_takes_its_time_to_stop_delays_no_other(serve: Serve, tmp_path: Path) -> None:
+def test_reload_that_waits_for_a_slow_stop_delays_no_other_request(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     mule = {"command": ["sh", "-c", f"trap '' TERM; : > {ready}; exec sleep 1000"], "stop-timeout": "1s"}
     server = serve({"mule": mule, "web": SLEEPER})
     server.do("start", "mule")
     wait_for(ready.exists)
-    processes(server, {"web": SLEEPER})
+    configure_processes(server, {"web": SLEEPER})
     thread = threading.Thread(target=post, args=(server,))
     thread.start()
     server.until("mule", "stopping")
@@ -319,7 +321,7 @@ def test_a_reload_while_a_process_takes_its_time_to_stop_delays_no_other(serve: 
     assert server.new_statuses("mule")[-1] == "aborted"
 
 
-def test_of_two_reloads_at_once_the_newer_file_wins(tmp_path: Path) -> None:
+def test_of_two_concurrent_reloads_the_newer_file_is_applied(tmp_path: Path) -> None:
     """The first read takes longer than the second."""
     read = threading.Event()
     configs = [Config(supervisor=Supervisor(processes={name: ProcessSpec(name, ("true",))})) for name in ("old", "new")]
@@ -330,13 +332,13 @@ def test_of_two_reloads_at_once_the_newer_file_wins(tmp_path: Path) -> None:
         next(reads)()
         return config
 
-    async def life() -> list[str]:
+    async def run_reloads() -> list[str]:
         settings = Config(server=ServerSettings(data_dir=tmp_path / "data"))
         async with open_services(settings, read_config) as services:
             await asyncio.gather(services.reload(), services.reload())
             return [process.name for process in services.supervision.fleet]
 
     try:
-        assert asyncio.run(life()) == ["new"]
+        assert asyncio.run(run_reloads()) == ["new"]
     finally:
-        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # this process is no supervisor any more
+        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # this process is no longer a subreaper

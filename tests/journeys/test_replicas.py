@@ -1,4 +1,4 @@
-"""Replicas and environment files with real processes: reloads, adoption, and what no output shows."""
+"""Replicas and environment files with real processes: reloads, adoption, and no secret in any output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from conftest import Serve, Server, python_command, session_leaders, wait_for
 
-SHOWS = python_command("import os, time; print(os.environ['GREETING'], flush=True); time.sleep(1000)")
+PRINTS_GREETING = python_command("import os, time; print(os.environ['GREETING'], flush=True); time.sleep(1000)")
 SECRET = "hunter2-in-a-file"
 
 
@@ -27,7 +27,7 @@ def reload(server: Server, processes: dict[str, Any]) -> Any:
     return answer.json
 
 
-def test_five_replicas_become_three_and_five_again(serve: Serve) -> None:
+def test_reload_reduces_and_increases_the_number_of_replicas(serve: Serve) -> None:
     server = serve({"worker": template(5), "web": {"command": "sleep 1000", "auto-start": True}})
     wait_for(lambda: len(running(server)) == 6)
     before = running(server)
@@ -65,13 +65,13 @@ def test_replicas_are_adopted(serve: Serve) -> None:
     assert session_leaders(server.data) == {"worker-0": 1, "worker-1": 1, "worker-2": 1}
 
 
-def test_an_environment_file_is_read_at_each_start_and_a_reload_restarts_where_it_changed(
+def test_changed_environment_file_is_read_again_and_restarts_its_process_on_reload(
     serve: Serve, tmp_path: Path
 ) -> None:
     file = tmp_path / "env"
     file.write_text("GREETING='first'\n")
     file.chmod(0o600)
-    web = {"command": SHOWS, "stdout-logfile": "web.log", "env-file": str(file)}
+    web = {"command": PRINTS_GREETING, "stdout-logfile": "web.log", "env-file": str(file)}
     server = serve({"web": web, "db": {"command": "sleep 1000"}})
     log = server.folder / "web.log"
     server.do("start", "web")
@@ -86,10 +86,10 @@ def test_an_environment_file_is_read_at_each_start_and_a_reload_restarts_where_i
     assert "can be read by other users" not in server.log.read_text()
 
 
-def test_an_adopted_child_whose_environment_file_changed_is_warned_about(serve: Serve, tmp_path: Path) -> None:
+def test_adopted_child_with_a_changed_environment_file_is_reported(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "env"
     file.write_text("GREETING=first")
-    server = serve({"web": {"command": SHOWS, "stdout-logfile": "web.log", "env-file": str(file)}})
+    server = serve({"web": {"command": PRINTS_GREETING, "stdout-logfile": "web.log", "env-file": str(file)}})
     server.do("start", "web")
     server.kill()
     file.write_text("GREETING=second")
@@ -101,7 +101,7 @@ def test_no_output_shows_the_password_of_an_environment_file(serve: Serve, tmp_p
     file = tmp_path / "env"
     file.write_text(f"GREETING=hello\nPASSWORD={SECRET}\n")
     file.chmod(0o644)
-    server = serve({"web": {"command": SHOWS, "stdout-logfile": "web.log", "env-file": f"-{file}"}})
+    server = serve({"web": {"command": PRINTS_GREETING, "stdout-logfile": "web.log", "env-file": f"-{file}"}})
     server.do("start", "web")
     seen = [server.get(path).text for path in ("/api/v1/processes", "/api/v1/processes/details", "/processes/web")]
     file.write_text(f"GREETING=hello\nPASSWORD='{SECRET}\n")
@@ -112,10 +112,10 @@ def test_no_output_shows_the_password_of_an_environment_file(serve: Serve, tmp_p
     assert not [text for text in seen if SECRET in text]
     assert f"WARNING supervision: web: env-file {file} can be read by other users" in server.log.read_text()
     file.unlink()
-    assert server.do("restart", "web").status == 200, "it may be missing"
+    assert server.do("restart", "web").status == 200, "an optional environment file may be missing"
 
 
-def test_a_fault_in_an_included_file_changes_nothing(serve: Serve) -> None:
+def test_error_in_an_included_file_is_reported_and_changes_nothing(serve: Serve) -> None:
     server = serve({"web": {"command": "sleep 1000", "auto-start": True}})
     pid = server.until("web", "running")["pid"]
     (server.folder / "conf.d").mkdir()

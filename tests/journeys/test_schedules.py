@@ -1,4 +1,4 @@
-"""A scheduled job and a server that is killed around its spawn: each instant runs once, and its run stays one run."""
+"""A server that is killed around the spawn of a scheduled job: each instant runs once and has one run."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ sys.exit(run.main(sys.argv[3:]))
 """The server with the clock of a file, which kills itself before or after the spawn of the job."""
 
 
-class Scheduled:
-    """A server with one job, which runs every hour, and the clock of that server."""
+class ScheduledServer:
+    """A server with an hourly job and a clock that the test sets."""
 
     def __init__(self, serve: Serve, folder: Path, killed: str, **job: Any) -> None:
         self._clock = folder / "offset"
@@ -53,22 +53,22 @@ class Scheduled:
         draft.write_text(str(datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp() - time.time()))
         draft.rename(self._clock)
 
-    def is_killed(self) -> None:
+    def wait_for_kill(self) -> None:
         assert self.server.process is not None
         self.server.process.wait(60)
 
-    def start_again(self) -> None:
+    def restart(self) -> None:
         self.server.environ = {**self.server.environ, "KILLED": ""}
         self.server.start()
 
     def runs(self) -> list[dict[str, Any]]:
-        """Oldest first."""
+        """The runs of the job, oldest first."""
         answer = self.server.get("/api/v1/processes/runs/job?sortDirection=asc")
         assert answer.status == 200, answer
         return list(answer.json["content"])
 
     def run_with(self, outcome: str | None, number: int) -> dict[str, Any]:
-        """The run of that number, once it has that outcome."""
+        """Waits until the run with this number has this outcome, and returns it."""
         return dict(
             wait_for(lambda: len(runs := self.runs()) >= number and runs[-1]["outcome"] == outcome and runs[-1])
         )
@@ -82,11 +82,11 @@ class Scheduled:
         return [int(pid) for pid in file.read_text().split()] if file.exists() else []
 
 
-def test_killed_before_the_spawn_the_instant_does_not_run_again_and_is_not_missed(serve: Serve, tmp_path: Path) -> None:
-    scheduled = Scheduled(serve, tmp_path, "before")
+def test_instant_is_neither_repeated_nor_missed_after_a_kill_before_its_spawn(serve: Serve, tmp_path: Path) -> None:
+    scheduled = ScheduledServer(serve, tmp_path, "before")
     scheduled.set("2026-03-01T10:00:00")
-    scheduled.is_killed()
-    scheduled.start_again()
+    scheduled.wait_for_kill()
+    scheduled.restart()
     (run,) = scheduled.runs()
     assert (run["trigger"], run["scheduledFor"], run["outcome"]) == (
         "schedule",
@@ -102,17 +102,15 @@ def test_killed_before_the_spawn_the_instant_does_not_run_again_and_is_not_misse
 
 
 @pytest.mark.parametrize("moment", ["after", "later"])
-def test_killed_after_the_spawn_the_child_is_adopted_and_its_run_stays_that_run(
-    serve: Serve, tmp_path: Path, moment: str
-) -> None:
-    scheduled = Scheduled(serve, tmp_path, moment)
+def test_child_spawned_before_a_kill_is_adopted_with_its_run(serve: Serve, tmp_path: Path, moment: str) -> None:
+    scheduled = ScheduledServer(serve, tmp_path, moment)
     scheduled.set("2026-03-01T10:00:00")
     if moment == "later":
         wait_for(lambda: scheduled.server.status("job") == "running")
         scheduled.server.kill()
-    scheduled.is_killed()
+    scheduled.wait_for_kill()
     scheduled.set("2026-03-01T10:00:30")
-    scheduled.start_again()
+    scheduled.restart()
     (pid,) = wait_for(scheduled.started)
     assert is_alive(pid)
     assert scheduled.server.until("job", "running")["pid"] == pid
@@ -128,15 +126,15 @@ def test_killed_after_the_spawn_the_child_is_adopted_and_its_run_stays_that_run(
     assert scheduled.run_with(None, 2)["scheduledFor"] == "2026-03-01T12:00:00.000000Z"
 
 
-def test_what_ended_while_the_server_was_dead_is_unknown_and_the_hours_are_missed(serve: Serve, tmp_path: Path) -> None:
-    scheduled = Scheduled(serve, tmp_path, "after", schedule={"cron": "0 * * * *", "timezone": "UTC"})
+def test_run_that_ended_without_a_server_is_unknown_and_later_instants_are_missed(serve: Serve, tmp_path: Path) -> None:
+    scheduled = ScheduledServer(serve, tmp_path, "after", schedule={"cron": "0 * * * *", "timezone": "UTC"})
     scheduled.set("2026-03-01T10:00:00")
-    scheduled.is_killed()
+    scheduled.wait_for_kill()
     (pid,) = wait_for(scheduled.started)
     os.kill(pid, 9)
     wait_for(lambda: not is_alive(pid))
     scheduled.set("2026-03-01T13:30:00")
-    scheduled.start_again()
+    scheduled.restart()
     (run,) = scheduled.runs()
     assert (run["trigger"], run["outcome"]) == ("schedule", "unknown")
     schedule = scheduled.details()["schedule"]
@@ -150,17 +148,17 @@ def test_what_ended_while_the_server_was_dead_is_unknown_and_the_hours_are_misse
 @pytest.mark.parametrize("is_adopted", [True, False])
 def test_a_queued_run_survives_kill_9_and_runs_once(serve: Serve, tmp_path: Path, is_adopted: bool) -> None:
     schedule = {"cron": "0 * * * *", "timezone": "UTC", "overlap": "queue"}
-    scheduled = Scheduled(serve, tmp_path, "", schedule=schedule)
+    scheduled = ScheduledServer(serve, tmp_path, "", schedule=schedule)
     scheduled.set("2026-03-01T10:00:00")
     (first,) = wait_for(scheduled.started)
     scheduled.set("2026-03-01T11:00:00")
     wait_for(lambda: scheduled.details()["schedule"]["nextRun"] == "2026-03-01T12:00:00.000000Z")
-    scheduled.server.get("/api/v1/processes/runs/job")  # returns when all is stored
+    scheduled.server.get("/api/v1/processes/runs/job")  # returns once all changes are stored
     scheduled.server.kill()
     if not is_adopted:
         os.kill(first, 9)
         wait_for(lambda: not is_alive(first))
-    scheduled.start_again()
+    scheduled.restart()
     if is_adopted:
         assert scheduled.started() == [first]
         os.kill(first, 9)
@@ -168,7 +166,7 @@ def test_a_queued_run_survives_kill_9_and_runs_once(serve: Serve, tmp_path: Path
     assert (run["trigger"], run["scheduledFor"]) == ("schedule", "2026-03-01T11:00:00.000000Z")
     (_, second) = wait_for(lambda: len(pids := scheduled.started()) == 2 and pids)
     scheduled.server.kill()
-    scheduled.start_again()
+    scheduled.restart()
     os.kill(second, 9)
     assert scheduled.run_with("failure", 2)["exitCode"] == 137
     assert scheduled.details()["waitingFor"] is None

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C while processes are starting: nothing is left running, whatever the moment."""
+"""SIGTERM and SIGINT at random moments while processes are starting: no process is left running."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def processes() -> dict[str, Any]:
 
 
 def tagged(server: Server, instance: str) -> dict[int, str]:
-    return {pid: mark for pid, mark in tags_by_pid().items() if mark.startswith(f"{instance}:")}
+    return {pid: tag for pid, tag in tags_by_pid().items() if tag.startswith(f"{instance}:")}
 
 
 def stop_at_random_moments(server: Server, seed: str, rounds: int) -> None:
@@ -44,8 +44,8 @@ def stop_at_random_moments(server: Server, seed: str, rounds: int) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
-def test_a_signal_at_any_moment_of_the_starts_leaves_nothing_running(serve: Serve) -> None:
-    """Several servers at a time: they also delay one another at moments that one alone does not have."""
+def test_signal_at_any_moment_of_the_starts_leaves_no_process_running(serve: Serve) -> None:
+    """Several servers run at a time, so that they also delay each other."""
     servers = [serve(processes(), wait=False) for _ in range(SERVERS)]
     with ThreadPoolExecutor(SERVERS) as threads:
         rounds = [

@@ -1,4 +1,4 @@
-"""Two nodes on one PostgreSQL database: real servers, a real database, and what each knows of the other."""
+"""Two nodes on one PostgreSQL database: shared accounts, runs and history, streams, and outages of the database."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Nodes:
         }
         return Server(folder, config, {}, [])
 
-    def hear(self, node: Server, path: str = RUNS, **headers: str) -> Stream:
-        """A stream that ends with the test."""
+    def open_stream(self, node: Server, path: str = RUNS, **headers: str) -> Stream:
+        """Opens a stream that is closed after the test."""
         stream = listen(node, path, **headers) if path == RUNS else node.stream(path, **headers)
         self.streams.append(stream)
         return stream
@@ -61,7 +61,7 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Postgresql]:
-    """Of its own: it is stopped and started."""
+    """A separate PostgreSQL server: the tests stop and start it."""
     one = Postgresql()
     yield one
     one.close()
@@ -96,12 +96,12 @@ def next_of(stream: Stream, process: str) -> dict[str, str]:
     return event
 
 
-def test_two_that_start_at_once_make_the_tables_and_the_first_admin_once(nodes: Nodes) -> None:
+def test_concurrent_first_starts_create_the_tables_and_the_admin_once(nodes: Nodes) -> None:
     assert sorted(ask(nodes.url, "SELECT store FROM schema_version")) == [("history",), ("tracker",)]
     assert ask(nodes.url, "SELECT count(*) FROM account") == [(1,)]
 
 
-def test_an_account_made_on_one_logs_in_on_the_other(nodes: Nodes) -> None:
+def test_account_created_on_one_node_logs_in_on_the_other(nodes: Nodes) -> None:
     browser = FormClient(nodes.one, log_in(nodes.one, password=ADMIN))
     made = browser.send("/users", "/users", username="vera", password="correct horse")
     assert made.status == 303, made
@@ -112,7 +112,7 @@ def test_an_account_made_on_one_logs_in_on_the_other(nodes: Nodes) -> None:
 
 
 def test_a_report_posted_to_one_node_is_streamed_and_shown_by_the_other(nodes: Nodes) -> None:
-    streams = [nodes.hear(node) for node in nodes.all]
+    streams = [nodes.open_stream(node) for node in nodes.all]
     ids, run = [], {}
     for number in range(6):
         run = upload_files(nodes.all[number % 2], "shop", ("junit", junit(1 + number, 1)), branch="main")
@@ -122,16 +122,16 @@ def test_a_report_posted_to_one_node_is_streamed_and_shown_by_the_other(nodes: N
         ids.append(events[0]["id"])
     assert ids == list(range(ids[0], ids[0] + 6))
     for node in nodes.all:
-        back = nodes.hear(node, Last_Event_ID=str(ids[1]))
+        back = nodes.open_stream(node, Last_Event_ID=str(ids[1]))
         assert [next_event(back)["id"] for _ in range(4)] == ids[2:]
         page = node.get(run["runPath"])
         assert page.status == 200, page
         assert "tf0" in page.text
 
 
-def test_a_stream_of_a_private_project_ends_where_its_token_is_revoked_on_the_other(nodes: Nodes) -> None:
+def test_stream_ends_if_its_token_is_revoked_on_the_other_node(nodes: Nodes) -> None:
     token = create_token(nodes.one.data, "tess")
-    stream = nodes.hear(nodes.two, token=token)
+    stream = nodes.open_stream(nodes.two, token=token)
     path = "/tracker/api/v1/me"
     assert nodes.two.ask("GET", path, headers=bearer(token)).status == 200
     session = create_session(nodes.one.data, "tess")
@@ -144,14 +144,14 @@ def test_a_stream_of_a_private_project_ends_where_its_token_is_revoked_on_the_ot
     assert nodes.two.ask("GET", path, headers=bearer(token)).status == 401
 
 
-def test_the_history_of_both_is_that_of_each(nodes: Nodes) -> None:
-    streams = [nodes.hear(node, STATUSES) for node in nodes.all]
+def test_both_nodes_have_the_same_history(nodes: Nodes) -> None:
+    streams = [nodes.open_stream(node, STATUSES) for node in nodes.all]
     seen: list[Any] = []
     assert nodes.one.do("start", "one-0").status == 200
     assert nodes.two.do("start", "two-0").status == 200
     for process in ("one-0", "two-0"):
         received = [[next_of(stream, process)["id"] for _ in range(2)] for stream in streams]
-        streams = [nodes.hear(node, STATUSES, Last_Event_ID="0") for node in nodes.all]
+        streams = [nodes.open_stream(node, STATUSES, Last_Event_ID="0") for node in nodes.all]
         assert received[0] == received[1]
         seen = [history(node, process) for node in nodes.all]
         assert seen[0] == seen[1]
@@ -166,7 +166,7 @@ def test_the_history_of_both_is_that_of_each(nodes: Nodes) -> None:
 
 @pytest.fixture
 def proxy(nodes: Nodes, tmp_path: Path) -> Iterator[Server]:
-    """One address for both, as docs/operations.md has it; a server only to be talked to."""
+    """nginx in front of both nodes, with the configuration in docs/operations.md. The Server is only for requests."""
     require("nginx")
     front = Server(tmp_path, {}, {}, [])
     front.port = free_port()
@@ -192,17 +192,17 @@ def reachable(server: Server) -> bool:
         return False
 
 
-def test_behind_one_address_they_are_one(nodes: Nodes, proxy: Server) -> None:
+def test_nodes_behind_a_proxy_share_sessions_streams_and_runs(nodes: Nodes, proxy: Server) -> None:
     browser = FormClient(proxy, log_in(proxy, password=ADMIN))
     assert [browser.get("/tracker/api/v1/me").status for _ in range(6)] == [200] * 6
     assert browser.send("/users", "/users", username="otto", password="correct horse").status == 303
-    streams = [nodes.hear(proxy) for _ in range(4)]
+    streams = [nodes.open_stream(proxy) for _ in range(4)]
     runs = [upload_files(proxy, "fronted")["runId"] for _ in range(4)]
     assert [[next_event(stream)["runId"] for _ in range(4)] for stream in streams] == [runs] * 4
     assert [proxy.get(f"/tracker/api/v1/runs/{run}").status for run in runs for _ in range(2)] == [200] * 8
 
 
-def test_kill_9_of_one_loses_nothing_that_was_acknowledged(nodes: Nodes) -> None:
+def test_kill_9_of_a_node_loses_nothing_acknowledged(nodes: Nodes) -> None:
     run = upload_files(nodes.one, "killed")
     assert nodes.one.do("start", "one-1").status == 200
     nodes.one.kill()
@@ -212,7 +212,7 @@ def test_kill_9_of_one_loses_nothing_that_was_acknowledged(nodes: Nodes) -> None
         assert [status for _, status in history(node, "one-1")][:2] == ["starting", "running"]
 
 
-def test_what_was_done_while_the_database_was_away_is_there_once_it_is_back(nodes: Nodes) -> None:
+def test_events_of_a_database_outage_are_copied_afterwards(nodes: Nodes) -> None:
     nodes.cluster.stop()
     try:
         assert nodes.two.do("start", "two-1").status == 200
@@ -223,41 +223,45 @@ def test_what_was_done_while_the_database_was_away_is_there_once_it_is_back(node
         assert PASSWORD not in refused.text
         assert nodes.two.ask("GET", "/tracker/api/v1/me", headers=bearer("plt_unknown")).status == 503
         assert nodes.two.get("/healthz").status == 200
-        wait_for(lambda: nodes.two.get("/readyz").status == 503, about="the node to be out of the balance")
+        wait_for(lambda: nodes.two.get("/readyz").status == 503, about="the node to be not ready")
         nodes.two.kill()
     finally:
         nodes.cluster.start()
     nodes.two.start()
     assert [status for _, status in history(nodes.two, "two-1")][:2] == ["starting", "running"]
-    wait_for(lambda: history(nodes.one, "two-1") == history(nodes.two, "two-1"), about="the other to see it")
+    wait_for(
+        lambda: history(nodes.one, "two-1") == history(nodes.two, "two-1"), about="the other node to have the events"
+    )
     assert len({id for id, _ in history(nodes.one, "two-1")}) == len(history(nodes.one, "two-1"))
-    wait_for(lambda: nodes.one.get("/readyz").status == 200, about="the node to be in the balance again")
-    stream = nodes.hear(nodes.one)
+    wait_for(lambda: nodes.one.get("/readyz").status == 200, about="the node to be ready again")
+    stream = nodes.open_stream(nodes.one)
     run = upload_files(nodes.two, "back")
     assert next_event(stream)["runId"] == run["runId"]
 
 
-def test_a_database_that_hangs_is_as_one_that_is_away(nodes: Nodes) -> None:
+def test_hanging_database_is_handled_like_an_outage(nodes: Nodes) -> None:
     token = bearer(create_token(nodes.one.data, "hank"))
     assert nodes.one.ask("GET", "/tracker/api/v1/me", headers=token).status == 200
-    stream = nodes.hear(nodes.two)
+    stream = nodes.open_stream(nodes.two)
     with nodes.cluster.hung():
         refused = threading.Thread(target=lambda: nodes.one.ask("GET", "/tracker/api/v1/me", headers=token))
         refused.start()
         assert nodes.one.do("start", "one-5").status == 200
-        wait_for(lambda: nodes.one.get("/readyz").status == 503, about="the node to be out of the balance")
+        wait_for(lambda: nodes.one.get("/readyz").status == 503, about="the node to be not ready")
         refused.join()
         assert nodes.one.ask("GET", "/tracker/api/v1/me", headers=token).status in (503, 504)
         assert nodes.one.do("stop", "one-5").status == 200
     for node in nodes.all:
-        wait_for(lambda: node.get("/readyz").status == 200, about="the node to be in the balance again")  # noqa: B023
+        wait_for(lambda: node.get("/readyz").status == 200, about="the node to be ready again")  # noqa: B023
     run = wait_for(lambda: (answer := post_files(nodes.one, "hung")).status == 201 and answer.json)  # 503 at first
     assert next_event(stream)["runId"] == run["runId"]
     begun = ["starting", "running"]
-    wait_for(lambda: [status for _, status in history(nodes.two, "one-5")][:2] == begun, about="it to be copied")
+    wait_for(
+        lambda: [status for _, status in history(nodes.two, "one-5")][:2] == begun, about="the events to be copied"
+    )
 
 
-def test_a_database_that_restarts_under_load_is_a_503_and_then_all_is_well(nodes: Nodes) -> None:
+def test_database_restart_under_load_gives_503_and_loses_no_stored_run(nodes: Nodes) -> None:
     stored, answers = [], set()
     over = threading.Event()
 
@@ -289,23 +293,26 @@ def test_a_database_that_restarts_under_load_is_a_503_and_then_all_is_well(nodes
     assert {kept[id] for id in stored} == {3}
     found: list[Any] = ask(nodes.url, "SELECT id FROM run_event ORDER BY id")
     assert [id for (id,) in found] == list(range(found[0][0], found[-1][0] + 1))
-    last = nodes.hear(nodes.one, Last_Event_ID=str(found[-2][0]))
+    last = nodes.open_stream(nodes.one, Last_Event_ID=str(found[-2][0]))
     assert next_event(last)["id"] == found[-1][0]
 
 
-def test_a_client_that_resumes_at_a_deleted_event_gets_the_later_events(nodes: Nodes) -> None:
+def test_client_that_resumes_at_a_deleted_event_gets_the_later_events(nodes: Nodes) -> None:
     store = shared_events.open_history(nodes.url)
     while store.run_with_timeout(lambda: events.prune(2**60, 10**6, store=store), 20):
         pass
     store.close_all()
-    streams = [nodes.hear(node, STATUSES, Last_Event_ID="1") for node in nodes.all]
+    streams = [nodes.open_stream(node, STATUSES, Last_Event_ID="1") for node in nodes.all]
     assert nodes.one.do("start", "one-2").status == 200
     assert len({next_of(stream, "one-2")["id"] for stream in streams}) == 1
-    assert [len(history(node, "one-2")) for node in nodes.all] == [2, 2]  # who did it is asked first: he waits for it
+    assert [len(history(node, "one-2")) for node in nodes.all] == [
+        2,
+        2,
+    ]  # one's own history is first: it waits for the copy
 
 
-def test_changes_that_a_failover_has_lost_are_copied_again(nodes: Nodes) -> None:
-    """The database goes on from a copy that was behind: as if nothing had been copied after a moment."""
+def test_events_that_a_failover_lost_are_copied_again(nodes: Nodes) -> None:
+    """As after a failover to a replica that was behind: the last copied events are missing."""
     with contextlib.closing(sqlite3.connect(nodes.one.data / "pilothouse.db")) as own:
         ((instance,),) = own.execute("SELECT value FROM house WHERE key = 'instance'").fetchall()
     assert nodes.one.do("start", "one-3").status == 200
