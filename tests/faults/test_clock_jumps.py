@@ -1,4 +1,4 @@
-"""The wall clock jumps while the server runs: lengths of time stay right, and nothing is deleted for it."""
+"""The wall clock jumps while the server runs: durations stay correct, and nothing is deleted by age."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CRASHER = {
 }  # fmt: skip
 
 
-class Jumping:
-    """A server whose wall clock is as we say, and which looks for old things all the time."""
+class JumpingServer:
+    """A server with a wall clock that the test sets and a retention that runs all the time."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "offset"
@@ -45,13 +45,13 @@ class Jumping:
         self.server = Server(folder, config, {}, command)
 
     def jump(self, seconds: float) -> None:
-        """The clock is so many seconds from the right time."""
+        """Sets the clock this many seconds from the correct time."""
         draft = self._file.with_suffix(".draft")
         draft.write_text(str(seconds))
         draft.rename(self._file)
 
-    def was_looked_through(self) -> None:
-        """Waits until what is old would have been deleted: a run too many of another branch is."""
+    def wait_for_retention(self) -> None:
+        """Waits until the retention has run: it has deleted one of four runs of another branch."""
         number = random.randrange(10**9)
         for _ in range(4):
             upload(
@@ -65,8 +65,8 @@ class Jumping:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Jumping]:
-    one = Jumping(tmp_path)
+def jumping(tmp_path: Path) -> Iterator[JumpingServer]:
+    one = JumpingServer(tmp_path)
     try:
         one.server.start()
         yield one
@@ -89,47 +89,47 @@ def post(server: Server, number: int) -> int:
 
 
 @pytest.mark.parametrize("jump", [3 * HOUR, YEAR, -3 * HOUR, -20 * YEAR], ids=["hours", "year", "back", "years-back"])
-def test_a_clock_that_jumps_and_comes_back_deletes_nothing(runner: Jumping, jump: int) -> None:
-    server = runner.server
+def test_clock_that_jumps_and_returns_deletes_nothing(jumping: JumpingServer, jump: int) -> None:
+    server = jumping.server
     server.do("start", "web")
     pid = server.info("web")["pid"]
     session, token = create_session(server.data, "ann"), create_token(server.data, "bob")
     kept = [post(server, number) for number in range(2)]
     events = server.get(f"{API}/events/count").json["totalEvents"]
-    runner.jump(jump)
+    jumping.jump(jump)
     assert re.fullmatch(r"PT[0-9.]+S|PT1M[0-9.]*S?", server.info("web")["processRuntime"]), server.info("web")
     server.do("start", "crasher")
     seen = set[int | None]()
-    while len(seen) < 5:  # it is restarted at its pace
+    while len(seen) < 5:  # it is restarted as often as before the jump
         seen.add(server.info("crasher")["pid"])
     server.do("stop", "crasher")
-    runner.was_looked_through()
+    jumping.wait_for_retention()
     assert server.info("web")["pid"] == pid
     assert runs(server) == kept
     assert server.ask("GET", f"{API}/me", headers=bearer(token)).status == 200
     assert server.get(f"{API}/events/count").json["totalEvents"] > events
-    runner.jump(0)
-    runner.was_looked_through()
+    jumping.jump(0)
+    jumping.wait_for_retention()
     assert runs(server) == kept
     assert server.ask("GET", f"{API}/me", headers=cookie(server, session)).status == 200
     history = server.events("web")
     assert [event["newStatus"] for event in history] == ["starting", "running"]
-    assert "hours ahead" in server.log.read_text()  # there, or on the way back
+    assert "hours ahead" in server.log.read_text()  # at the jump or at the return
 
 
-def test_after_a_clock_went_back_the_newest_runs_are_those_that_came_last(runner: Jumping) -> None:
-    server = runner.server
-    runner.jump(30 * 60)
+def test_last_stored_runs_are_kept_after_the_clock_went_back(jumping: JumpingServer) -> None:
+    server = jumping.server
+    jumping.jump(30 * 60)
     before = [post(server, number) for number in range(3)]
-    runner.jump(-30 * 60)
+    jumping.jump(-30 * 60)
     after = [post(server, number) for number in range(3, 6)]
-    runner.was_looked_through()
+    jumping.wait_for_retention()
     assert set(after) <= set(runs(server))
-    assert set(before) <= set(runs(server))  # neither those that are newer by their date
+    assert set(before) <= set(runs(server))  # runs with a later date are kept, too
 
 
-class Set(Clock):
-    """Both clocks, as they are set."""
+class SetClock(Clock):
+    """A clock whose wall time and boot time the test sets."""
 
     wall, boot = 1_800_000_000.0, 1000.0
 
@@ -139,42 +139,42 @@ class Set(Clock):
     def since_boot(self) -> float:
         return self.boot
 
-    def on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.wall, self.boot = self.wall + seconds, self.boot + seconds
 
 
-def test_a_jump_ahead_counts_for_deleting_a_day_later(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Set()
-    clock.on(100 * DAY)  # it was not asked for long, or the machine slept: that is no jump
+def test_settled_time_follows_a_jump_ahead_after_a_day(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SetClock()
+    clock.advance(100 * DAY)  # a long time without a reading, or a suspended machine, is not a jump
     assert clock.settled() == clock.now()
     clock.wall += 90 * DAY
-    right = clock.wall - 90 * DAY
+    correct = clock.wall - 90 * DAY
     with caplog.at_level(logging.WARNING):
         for _ in range(23):
-            clock.on(HOUR)
-            right += HOUR
-            assert clock.settled() == pytest.approx(right * 1_000_000, abs=2)
+            clock.advance(HOUR)
+            correct += HOUR
+            assert clock.settled() == pytest.approx(correct * 1_000_000, abs=2)
     assert [record.message for record in caplog.records] == [
         "the clock jumped 2160.0 hours ahead: nothing is deleted by age for a day"
     ]
-    clock.on(2 * HOUR)
+    clock.advance(2 * HOUR)
     assert clock.settled() == clock.now()
 
 
 @pytest.mark.parametrize("jump", [-90 * DAY, -1.0, 10.0, 0.9 * HOUR])
-def test_other_jumps_count_at_once(jump: float) -> None:
-    clock = Set()
+def test_settled_time_follows_other_jumps_at_once(jump: float) -> None:
+    clock = SetClock()
     clock.settled()
     clock.wall += jump
     assert clock.settled() == clock.now()
 
 
-def test_a_jump_that_was_taken_back_is_forgotten() -> None:
-    clock = Set()
+def test_settled_time_ignores_a_jump_that_was_reverted() -> None:
+    clock = SetClock()
     for _ in range(3):
         clock.wall += 90 * DAY
         assert clock.settled() < clock.now()
-        clock.on(23 * HOUR)
+        clock.advance(23 * HOUR)
         assert clock.settled() < clock.now()
         clock.wall -= 90 * DAY
         assert clock.settled() == clock.now()

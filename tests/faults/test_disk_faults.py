@@ -38,7 +38,7 @@ def repository() -> Iterator[WebServer]:
 
 
 def writes(repository: WebServer) -> list[PreparedRequest]:
-    """What needs the disk, of each service."""
+    """Requests of each service that write to the disk."""
     start: PreparedRequest = ("POST", "/api/v1/processes/start/other", None, {})
     return [
         upload_request("full", 3000),
@@ -51,8 +51,8 @@ def writes(repository: WebServer) -> list[PreparedRequest]:
     ]
 
 
-def all_works(server: Server, repository: WebServer) -> None:
-    """Without a restart."""
+def check_all_writes(server: Server, repository: WebServer) -> None:
+    """Checks that all writes succeed without a restart of the server."""
     wait_for(lambda: server.get("/readyz").status == 200)
     for request in writes(repository):
         answer = send_prepared(server, request)
@@ -63,7 +63,7 @@ def all_works(server: Server, repository: WebServer) -> None:
     check_no_traceback(server)
 
 
-def nothing_is_left(server: Server, temp: Path) -> None:
+def wait_for_cleanup(server: Server, temp: Path) -> None:
     wait_for(lambda: not list((server.data / "incoming").iterdir()), about="uploads to be removed")
     wait_for(lambda: [file.name for own in temp.iterdir() for file in own.iterdir()] == [".lock"], about="the sweep")
 
@@ -83,20 +83,20 @@ def test_on_a_full_disk_every_caller_gets_the_reason_and_acknowledged_data_stays
             for request, answer in zip(
                 writes(repository), ParallelRequests(server, writes(repository)).start().answers(), strict=True
             ):
-                words = check_failure(answer, 500, 503)
-                assert "full" in words or "space" in words or "written" in words, (request[1], words)
-            assert server.status("other") == "running"  # supervision goes on: it is the history that waits
+                message = check_failure(answer, 500, 503)
+                assert "full" in message or "space" in message or "written" in message, (request[1], message)
+            assert server.status("other") == "running"  # supervision continues; only its history waits
             check_reads(server)
             assert server.get("/readyz").status == 503
             filler.unlink()
-            nothing_is_left(server, disk / "temp")
+            wait_for_cleanup(server, disk / "temp")
             server.do("stop", "other")
-            all_works(server, repository)
+            check_all_writes(server, repository)
         finally:
             server.close()
 
 
-def test_a_disk_that_becomes_read_only_is_reported_and_all_is_there_when_it_is_fixed(
+def test_disk_that_becomes_read_only_is_reported_and_loses_no_acknowledged_data(
     serve: Serve, tmp_path: Path, repository: WebServer
 ) -> None:
     disk = FailingDisk(tmp_path / "disk", tmp_path / "image")
@@ -109,10 +109,10 @@ def test_a_disk_that_becomes_read_only_is_reported_and_all_is_there_when_it_is_f
         for request, answer in zip(
             writes(repository), ParallelRequests(server, writes(repository)).start().answers(), strict=True
         ):
-            words = check_failure(answer, 500, 503).lower()
-            assert "read-only" in words or "readonly" in words or "written" in words or "i/o" in words, (
+            message = check_failure(answer, 500, 503).lower()
+            assert "read-only" in message or "readonly" in message or "written" in message or "i/o" in message, (
                 request[1],
-                words,
+                message,
             )
         assert server.status("other") == "running"
         check_reads(server)
@@ -120,15 +120,15 @@ def test_a_disk_that_becomes_read_only_is_reported_and_all_is_there_when_it_is_f
         assert "the store cannot be written" in server.log.read_text()
         disk.repair()
         server.start()
-        nothing_is_left(server, disk.folder / "temp")
+        wait_for_cleanup(server, disk.folder / "temp")
         server.do("stop", "other")
-        all_works(server, repository)
+        check_all_writes(server, repository)
     finally:
         server.close()
         disk.close()
 
 
-def test_on_a_disk_that_is_read_only_from_the_start_it_reports_it_in_one_line(serve: Serve, tmp_path: Path) -> None:
+def test_read_only_disk_at_the_start_is_reported_in_one_line(serve: Serve, tmp_path: Path) -> None:
     disk = FailingDisk(tmp_path / "disk", tmp_path / "image")
     server = serve(wait=False)
     server.data = disk.folder / "data"

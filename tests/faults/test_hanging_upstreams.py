@@ -40,18 +40,18 @@ from small_charts import FULL
 VERSION = '#!/bin/sh\nif [ "$1" = version ]; then echo v4.1.4; exit 0; fi\n'
 
 
-def others_go_on(server: Server, number: int = 0) -> None:
-    """Meanwhile."""
+def check_other_requests(server: Server, number: int = 0) -> None:
+    """Checks that reads, an upload and a restart succeed."""
     check_reads(server)
     assert send_prepared(server, upload_request(f"meanwhile {number}")).status == 201
     assert server.do("restart", "web").status == 200
 
 
-# Names
+# DNS
 
 
-class Silent:
-    """A name server that hears everything, and says nothing until it is told to: then each name is this machine."""
+class SilentNameServer:
+    """A name server that does not respond until `answers` is set; then each name is 127.0.0.1."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -63,50 +63,53 @@ class Silent:
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                question, who = self.socket.recvfrom(4096)
+                query, client = self.socket.recvfrom(4096)
                 self.requests += 1
                 if self.answers:
-                    self.socket.sendto(self._answer(question), who)
+                    self.socket.sendto(self._answer(query), client)
 
     @staticmethod
-    def _answer(question: bytes) -> bytes:
-        """One A record, or none where something else is asked for."""
-        end = question.index(b"\0", 12) + 5
-        is_ipv4 = question[end - 4 : end - 2] == b"\0\1"
-        head = question[:2] + struct.pack("!HHHHH", 0x8180, 1, int(is_ipv4), 0, 0)
+    def _answer(query: bytes) -> bytes:
+        """A response with one A record, or with none for a query of another type."""
+        end = query.index(b"\0", 12) + 5
+        is_ipv4 = query[end - 4 : end - 2] == b"\0\1"
+        header = query[:2] + struct.pack("!HHHHH", 0x8180, 1, int(is_ipv4), 0, 0)
         record = b"\xc0\x0c" + struct.pack("!HHIH", 1, 1, 1, 4) + socket.inet_aton("127.0.0.1")
-        return head + question[12:end] + (record if is_ipv4 else b"")
+        return header + query[12:end] + (record if is_ipv4 else b"")
 
 
-def resolving(folder: Path, address: str) -> list[str]:
-    """A command in front of the server: it has a resolv.conf of its own."""
+def with_name_server(folder: Path, address: str) -> list[str]:
+    """A command that starts the server with its own resolv.conf."""
     file = folder / "resolv.conf"
     file.write_text(f"nameserver {address}\noptions timeout:20 attempts:2\n")
     file.chmod(0o644)
-    own = ["unshare", "--mount", "sh", "-c", f'mount --bind {file} /etc/resolv.conf && exec "$@"', "sh"]
+    command = ["unshare", "--mount", "sh", "-c", f'mount --bind {file} /etc/resolv.conf && exec "$@"', "sh"]
     require(NAMESPACES)
-    if subprocess.run([*own, "true"], capture_output=True).returncode:
+    if subprocess.run([*command, "true"], capture_output=True).returncode:
         missing_part("the right to mount over /etc/resolv.conf")
-    return own
+    return command
 
 
-def test_names_without_an_answer_delay_no_other_caller(tmp_path: Path) -> None:
+def test_unresolved_names_delay_no_other_caller(tmp_path: Path) -> None:
     names = [f"chart{number}.example" for number in range(20)]
-    dns = Silent("127.53.0.1")
+    dns = SilentNameServer("127.53.0.1")
     with web_server() as repository, contextlib.closing(dns.socket):
         svc = charts_settings(repository, tmp_path / "temp", fetch={"timeout": "2s"})
         svc["security"]["allowed-hosts"] += [f"{name}:{repository.port}" for name in names]
         adding = [json_request("POST", "/repos", {"name": name.partition(".")[0], "url": f"http://{name}:{repository.port}"})
                   for name in names]  # fmt: skip
         server = Server(
-            tmp_path, {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc}, {}, resolving(tmp_path, "127.53.0.1")
+            tmp_path,
+            {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc},
+            {},
+            with_name_server(tmp_path, "127.53.0.1"),
         )
         try:
             create_records(server.start(), repository)
             waiting = ParallelRequests(server, adding).start()
             wait_for(lambda: dns.requests > 3)
             assert send_prepared(server, UPDATE).status == 200  # an address needs no name server
-            others_go_on(server)
+            check_other_requests(server)
             assert {"svc.fetch.timeout" in check_failure(answer, 504) for answer in waiting.answers()} == {True}
             assert server.stop() == 0  # while lookups still hang
             server.start()
@@ -120,22 +123,22 @@ def test_names_without_an_answer_delay_no_other_caller(tmp_path: Path) -> None:
 # Clusters
 
 
-class Hanging:
-    """Takes every connection, and never says a word."""
+class HangingCluster:
+    """Accepts every connection and never responds."""
 
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=200)
-        self.taken: list[socket.socket] = []
+        self.accepted: list[socket.socket] = []
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                self.taken.append(self.socket.accept()[0])
+                self.accepted.append(self.socket.accept()[0])
 
     def close(self) -> None:
         self.socket.close()
-        for one in self.taken:
+        for one in self.accepted:
             one.close()
 
     def kubeconfig(self, folder: Path, scheme: str) -> str:
@@ -154,9 +157,9 @@ class Hanging:
 def test_a_hanging_cluster_is_reported_to_many_callers_in_time(
     tmp_path: Path, scheme: str, statuses: list[int]
 ) -> None:
-    """Over TLS no handshake comes to an end: the first requests cannot connect, those behind them wait in vain."""
+    """Over TLS no handshake completes: the first requests cannot connect, and the queued ones time out."""
     callers = 100
-    with web_server() as repository, contextlib.closing(Hanging()) as hanging:
+    with web_server() as repository, contextlib.closing(HangingCluster()) as hanging:
         svc = charts_settings(repository, tmp_path / "temp", kube={"kubeconfig": hanging.kubeconfig(tmp_path, scheme)})
         svc["helm"] = {**svc["helm"], "max-concurrent": 2, "lock-timeout": "1s"}
         module = "supervisor__charts__kube__client__"
@@ -168,11 +171,11 @@ def test_a_hanging_cluster_is_reported_to_many_callers_in_time(
                 ("GET", f"{API}/releases/r{number}?namespace=n", None, {}) for number in range(callers)
             ]
             waiting = ParallelRequests(server, reads).start()
-            wait_for(lambda: hanging.taken)
-            others_go_on(server)
+            wait_for(lambda: hanging.accepted)
+            check_other_requests(server)
             for answer in waiting.answers():
                 assert "cluster" in check_failure(answer, *statuses)
-            assert len(hanging.taken) < callers / 2  # most were not made to wait for their turn to wait
+            assert len(hanging.accepted) < callers / 2  # most callers got the error without a connection of their own
             assert send_prepared(server, TEMPLATE).status == 200
             check_no_traceback(server)
         finally:
@@ -199,8 +202,8 @@ def script(folder: Path, text: str) -> dict[str, Any]:
     "text",
     [
         "trap '' TERM; while :; do sleep 1; done\n",
-        "exec yes what a helm writes without end\n",
-        "yes what a helm complains of without end >&2 & sleep 1000\n",
+        "exec yes endless output of helm\n",
+        "yes endless error output of helm >&2 & sleep 1000\n",
     ],
     ids=["never-ends", "floods", "complains"],
 )

@@ -1,7 +1,7 @@
-"""The whole house is killed at random moments of a mixed load: nothing acknowledged is lost, nothing doubled or left.
+"""The server is killed at random moments of a mixed load: nothing acknowledged is lost, nothing is duplicated.
 
-`PILOTHOUSE_MIXED_ROUNDS` sets the number of rounds, `PILOTHOUSE_SEED` which ones; what a failure says names its round,
-and `PILOTHOUSE_FIRST_ROUND` begins with it.
+`PILOTHOUSE_MIXED_ROUNDS` sets the number of rounds, `PILOTHOUSE_SEED` the seed. A failure names its round;
+`PILOTHOUSE_FIRST_ROUND` begins with that round.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FIRST = int(os.environ.get("PILOTHOUSE_FIRST_ROUND", "0"))
 SEED = int(os.environ.get("PILOTHOUSE_SEED", "1"))
 HELM = HELMS[(SEED + 1) % len(HELMS)]
 STORES = ("pilothouse", "tracker", "charts")
-LONGEST = 2.5
-"""Seconds that a round may live: a helm takes about one."""
+MAX_ROUND_SECONDS = 2.5
+"""A helm process takes about one second."""
 
 
-def test_nothing_acknowledged_is_lost_in_a_mixed_load_when_the_server_is_killed(
+def test_killed_server_loses_nothing_acknowledged_in_a_mixed_load(
     serve: Serve, cluster: Cluster, tmp_path: Path
 ) -> None:
     temp = tmp_path / "temp"
@@ -55,9 +55,9 @@ def test_nothing_acknowledged_is_lost_in_a_mixed_load_when_the_server_is_killed(
         for number in range(FIRST, FIRST + ROUNDS):
             chance = random.Random(SEED * 10_000 + number)
             result = f"round {number} of seed {SEED}; the log is {server.log}"
-            print(result)  # pytest shows it where the round fails, however it does
+            print(result)  # pytest shows it if the round fails
             load.run(chance)
-            time.sleep(chance.uniform(0, LONGEST))  # the moment of its death is what this test is about
+            time.sleep(chance.uniform(0, MAX_ROUND_SECONDS))  # the server is killed at a random moment
             server.kill()
             load.join()
             server.start()
@@ -70,10 +70,14 @@ def check(load: MixedLoad, temp: Path, result: str) -> None:
     assert ledger.faults == [], (result, ledger.faults)
     check_processes(server, ledger, result)
     check_uploads(server, ledger, result)
-    wait_for(lambda: not helms(server.data), 30, f"no helm left over in {result}")
+    wait_for(lambda: not helm_pids(server.data), 30, f"no helm process left in {result}")
     check_releases(load, result)
     check_repositories(load, result)
-    wait_for(lambda: not foreign(server, temp), 10, f"no file left over in {result}: {foreign(server, temp)}")
+    wait_for(
+        lambda: not unexpected_files(server, temp),
+        10,
+        f"no unexpected file in {result}: {unexpected_files(server, temp)}",
+    )
     check_stores(server, result)
     assert "Traceback" not in server.log.read_text(), result
 
@@ -84,26 +88,26 @@ def check(load: MixedLoad, temp: Path, result: str) -> None:
 def check_processes(server: Server, ledger: Ledger, result: str) -> None:
     for id, event in ledger.events.items():
         assert server.get(f"{API}/events/{id}").json == event, result
-    wait_for(lambda: set(children_of(server.data)) == known(server), 10, f"no strangers in {result}")
+    wait_for(lambda: set(children_of(server.data)) == listed_pids(server), 10, f"no unknown process in {result}")
     running = session_leaders(server.data)
     assert max(running.values(), default=0) <= 1, (result, running)
     listing = {one["name"]: one["status"] for one in server.get(f"{API}/processes").json}
     assert set(running) <= {name for name, status in listing.items() if status in ("running", "stopping")}, result
     for verb, name, answer in ledger.calls:
-        send_json = re.fullmatch(r".* has been (?:re)?started \(pid (\d+).*\)", answer.json.get("message", ""))
-        if send_json and verb in ("start", "restart"):
-            assert int(send_json[1]) in ran(server, name), (result, verb, name, answer)
+        match = re.fullmatch(r".* has been (?:re)?started \(pid (\d+).*\)", answer.json.get("message", ""))
+        if match and verb in ("start", "restart"):
+            assert int(match[1]) in running_pids(server, name), (result, verb, name, answer)
     newest = server.get(f"{API}/events?size=1").json["content"][0]["id"]
-    assert newest == server.get(f"{API}/events/count").json["totalEvents"], result  # none left out, none given twice
+    assert newest == server.get(f"{API}/events/count").json["totalEvents"], result  # no id is missing or used twice
 
 
-def ran(server: Server, name: str) -> set[int]:
+def running_pids(server: Server, name: str) -> set[int]:
     """The pids that a process had, by the newest hundred events of its history."""
     path = f"{API}/events/by-process/{name}?size=100&sortBy=id&sortDirection=desc"
     return {event["pid"] for event in server.get(path).json["content"] if event["newStatus"] == "running"}
 
 
-def known(server: Server) -> set[int]:
+def listed_pids(server: Server) -> set[int]:
     return {one["pid"] for one in server.get(f"{API}/processes").json if one["pid"] is not None}
 
 
@@ -111,8 +115,8 @@ def known(server: Server) -> set[int]:
 
 
 def check_uploads(server: Server, ledger: Ledger, result: str) -> None:
-    """Each delivered shard is in one run, whole; one that was not acknowledged is there whole or not at all."""
-    found = stored(server)
+    """Each acknowledged shard is complete and in one run; any other is complete or missing."""
+    found = runs_by_mark(server)
     for shard in ledger.shards:
         runs = found.get(shard.mark, [])
         if shard.key is None:
@@ -138,8 +142,8 @@ def check_uploads(server: Server, ledger: Ledger, result: str) -> None:
     assert set(ledger.streamed_runs) <= set(ids), result
 
 
-def stored(server: Server) -> dict[str, list[tuple[int, int]]]:
-    """By the mark of a shard: the runs in which its tests are, and how many of them."""
+def runs_by_mark(server: Server) -> dict[str, list[tuple[int, int]]]:
+    """For the mark of each shard: the runs with its tests, and the number of these tests."""
     query = (
         "SELECT substr(t.name, 1, instr(t.name, '-') - 1), r.run_id, count(*) FROM result r"
         " JOIN test t ON t.id = r.test_id GROUP BY 1, 2"
@@ -153,7 +157,7 @@ def stored(server: Server) -> dict[str, list[tuple[int, int]]]:
 # Charts
 
 
-def helms(data: Path) -> set[int]:
+def helm_pids(data: Path) -> set[int]:
     return set(children_of(data, with_helm=True)) - set(children_of(data))
 
 
@@ -179,32 +183,32 @@ def check_releases(load: MixedLoad, result: str) -> None:
 
 def check_repositories(load: MixedLoad, result: str) -> None:
     server, ledger = load.server, load.ledger
-    there = {one["name"] for one in server.get(f"{API}/repos").json}
-    assert "lab" in there, result
-    for name, is_there in ledger.repositories.items():
-        assert (name in there) == is_there, (result, name, there)
+    existing = {one["name"] for one in server.get(f"{API}/repos").json}
+    assert "lab" in existing, result
+    for name, exists in ledger.repositories.items():
+        assert (name in existing) == exists, (result, name, existing)
     if ledger.versions:
         newest = server.get(f"{API}/repos/lab/charts/more/versions").json[0]
         assert int(newest["chartVersion"].rpartition(".")[2]) >= ledger.versions - 1, (result, newest, ledger.versions)
 
 
-# What lies about
+# Files and stores
 
 
-def foreign(server: Server, temp: Path) -> list[str]:
-    """What should not be there, or not as it is."""
+def unexpected_files(server: Server, temp: Path) -> list[str]:
+    """Files that should not exist, and files with a wrong mode."""
     names = {f"{name}.db{end}" for name in STORES for end in ("", "-wal", "-shm")}
     allowed = names | {"lock", "admin-password", "incoming", "charts", "control.sock", "endpoint.json"}
     found = [str(path) for path in server.data.iterdir() if path.name not in allowed]
     found += map(str, (server.data / "incoming").iterdir())
     for path in (server.data, *server.data.iterdir(), server.data / "charts" / "helm"):
-        wanted = 0o700 if path.is_dir() else 0o600
+        expected = 0o700 if path.is_dir() else 0o600
         with contextlib.suppress(FileNotFoundError):
-            if stat.S_IMODE(path.stat().st_mode) != wanted:
+            if stat.S_IMODE(path.stat().st_mode) != expected:
                 found.append(f"{path} has mode {stat.S_IMODE(path.stat().st_mode):o}")
-    own = list(temp.iterdir())
-    found += [str(path) for path in own[1:]]
-    return found + [str(path) for folder in own for path in folder.iterdir() if path.name != ".lock"]
+    folders = list(temp.iterdir())
+    found += [str(path) for path in folders[1:]]
+    return found + [str(path) for folder in folders for path in folder.iterdir() if path.name != ".lock"]
 
 
 def check_stores(server: Server, result: str) -> None:
@@ -215,12 +219,12 @@ def check_stores(server: Server, result: str) -> None:
 
 
 def finish(load: MixedLoad, temp: Path) -> None:
-    """What hung in the air is done again, after which everything must be there exactly."""
+    """Repeats unacknowledged uploads, then checks exact totals and a clean stop."""
     server, ledger = load.server, load.ledger
     for shard in ledger.shards:
         if shard.key is not None and not shard.runs:
             shard.deliver(server)
-    found = stored(server)
+    found = runs_by_mark(server)
     by_key: dict[str, list[Shard]] = {}
     for shard in ledger.shards:
         if shard.key is not None:

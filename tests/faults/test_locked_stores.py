@@ -1,4 +1,4 @@
-"""Another program has taken the stores for itself: reads go on, writes wait a while and are 503, nothing is lost."""
+"""Another program locks the stores: reads succeed, writes are 503 after a wait, and no change is lost."""
 
 from __future__ import annotations
 
@@ -46,17 +46,23 @@ def server(tmp_path_factory: pytest.TempPathFactory, repository: WebServer) -> I
         check_no_traceback(one)
 
 
-def flaky(server: Server) -> PreparedRequest:
-    """Somebody says of a test that it is flaky."""
+def flaky_status_request(server: Server) -> PreparedRequest:
+    """A request that sets the flaky status of a test."""
     token = create_token(server.data, "ann", role="ADMIN")
     body = b'{"className": "A", "name": "c0", "status": "QUARANTINED"}'
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     return "POST", "/api/v1/projects/1/flaky/status", body, headers
 
 
-def test_all_three_stores_at_once(server: Server, repository: WebServer) -> None:
+def test_writes_to_locked_stores_are_503_and_reads_succeed(server: Server, repository: WebServer) -> None:
     session = create_session(server.data, "bob")
-    writes = [START, upload_request("locked"), flaky(server), add_repository_request("other", repository), UPDATE]
+    writes = [
+        START,
+        upload_request("locked"),
+        flaky_status_request(server),
+        add_repository_request("other", repository),
+        UPDATE,
+    ]
     with locked_stores(server):
         waiting = ParallelRequests(server, writes).start()
         wait_for(lambda: server.status("other") == "running")
@@ -71,8 +77,8 @@ def test_all_three_stores_at_once(server: Server, repository: WebServer) -> None
     assert server.new_statuses("other") == ["starting", "running"]
 
 
-def test_a_lock_that_passes_soon_is_not_noticed(server: Server, repository: WebServer) -> None:
-    writes = [upload_request("soon"), flaky(server), add_repository_request("soon", repository), UPDATE]
+def test_writes_succeed_after_a_short_lock(server: Server, repository: WebServer) -> None:
+    writes = [upload_request("soon"), flaky_status_request(server), add_repository_request("soon", repository), UPDATE]
     with locked_stores(server) as unlock:
         waiting = ParallelRequests(server, writes).start()
         wait_for(lambda: list((server.data / "incoming").iterdir()), about="an upload that waits")
@@ -80,7 +86,7 @@ def test_a_lock_that_passes_soon_is_not_noticed(server: Server, repository: WebS
         assert {answer.status for answer in waiting.answers()} <= {200, 201, 202}
 
 
-def test_it_starts_while_they_are_locked_and_works_when_they_are_not(tmp_path: Path, repository: WebServer) -> None:
+def test_server_starts_with_locked_stores_and_writes_after_the_unlock(tmp_path: Path, repository: WebServer) -> None:
     with running_server(
         tmp_path, {"web": SLEEPER, "other": SLEEPER}, svc=charts_settings(repository, tmp_path / "temp")
     ) as server:

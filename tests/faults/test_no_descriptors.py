@@ -47,12 +47,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, repository: WebServer) -> I
         yield one
 
 
-def limited(server: Server, limit: int) -> None:
+def limit_descriptors(server: Server, limit: int) -> None:
     subprocess.run(["prlimit", f"--pid={server.pid}", f"--nofile={limit}:"], check=True)
 
 
-def everything(repository: WebServer) -> list[PreparedRequest]:
-    """What opens something, of each service."""
+def all_requests(repository: WebServer) -> list[PreparedRequest]:
+    """Requests of each service that open a file, a socket or a process."""
     start: PreparedRequest = ("POST", f"{API}/processes/start/other", None, {})
     pages: list[PreparedRequest] = [
         ("GET", path, None, {}) for path in ("/projects/1", f"{API}/runs/1", "/badge/1/pass.svg")
@@ -66,30 +66,30 @@ def everything(repository: WebServer) -> list[PreparedRequest]:
 
 
 @pytest.mark.parametrize("free", [0, 1, 2, 4, 7])
-def test_whatever_cannot_be_opened_is_reported_and_works_when_some_are_free(
+def test_requests_without_descriptors_fail_with_a_reason_and_succeed_afterwards(
     server: Server, repository: WebServer, free: int
 ) -> None:
-    with contextlib.closing(PersistentConnection(server)) as kept:
-        limited(server, max(map(int, os.listdir(f"/proc/{server.pid}/fd"))) + 1 + free)
+    with contextlib.closing(PersistentConnection(server)) as connection:
+        limit_descriptors(server, max(map(int, os.listdir(f"/proc/{server.pid}/fd"))) + 1 + free)
         try:
-            for request in everything(repository):
-                answer = kept.ask(request)
+            for request in all_requests(repository):
+                answer = connection.ask(request)
                 assert answer.status < 500 or check_failure(answer, 500, 502, 503), (request[1], answer)
-                assert kept.ask(("GET", f"{API}/processes", None, {})).status == 200
-                assert kept.ask(("GET", "/healthz", None, {})).status == 200
+                assert connection.ask(("GET", f"{API}/processes", None, {})).status == 200
+                assert connection.ask(("GET", "/healthz", None, {})).status == 200
         finally:
-            limited(server, 20_000)
+            limit_descriptors(server, 20_000)
     check_no_traceback(server)
-    for request in everything(repository):
+    for request in all_requests(repository):
         assert send_prepared(server, request).status in (200, 201), request
     assert server.do("stop", "other").status == 200
     assert server.ask("DELETE", f"{API}/repos/other", headers={"X-API-Key": "open sesame"}).status == 204
     wait_for(lambda: not list((server.data / "incoming").iterdir()))
 
 
-def test_none_of_them_leaks(server: Server, repository: WebServer) -> None:
+def test_requests_leak_no_descriptor(server: Server, repository: WebServer) -> None:
     before = open_descriptors(server)
     for _ in range(3):
-        for request in everything(repository)[3:]:
+        for request in all_requests(repository)[3:]:
             send_prepared(server, request)
     wait_for(lambda: open_descriptors(server) <= before + 2, about="descriptors to be closed")

@@ -1,4 +1,4 @@
-"""The short form of `make soak`: mixed traffic on all services, without an error, and nothing that runs away."""
+"""The short form of `make soak`: mixed traffic on all services, without errors and without a leak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.soak import document, helm_version, soak
 
 SECONDS = 12.0
 GROWTH = 15.0
-"""MiB: most of what a first minute takes are caches and modules, imported when they are used."""
+"""In MiB. In the first minute most of it are caches, and modules that are imported on first use."""
 
 
 def test_a_short_soak(tmp_path: Path) -> None:
