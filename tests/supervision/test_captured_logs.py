@@ -1,4 +1,4 @@
-"""Captured logs: where they are, how they are shown, rotated and deleted, and a kill -9 of the server in between."""
+"""Captured logs: their paths, responses, rotation and deletion, and a SIGKILL of the server during capture."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def captured(name: str = "web", **properties: Any) -> ProcessSpec:
         ({"stdout_logfile": "own"}, LogMode.CAPTURE, ("own", "/data/logs/web.err")),
     ],
 )
-def test_a_process_has_the_files_of_its_mode(
+def test_log_mode_determines_the_log_files(
     properties: dict[str, Any], default: LogMode, files: tuple[str | None, str | None]
 ) -> None:
     spec = with_log(ProcessSpec("web", ("x",), **properties), default, DATA)
     assert (spec.stdout_logfile, spec.stderr_file) == files
 
 
-def test_captured_files_have_bounds_of_their_own() -> None:
+def test_captured_files_have_their_own_size_limits() -> None:
     spec = captured(stdout_logfile="own")
     assert spec.log_bounds("own") == (50 * MIB, 5)
     assert spec.log_bounds("/data/logs/web.err") == (10 * MIB, 1)
@@ -50,7 +50,7 @@ def test_captured_files_have_bounds_of_their_own() -> None:
     assert spec.log_bounds("/data/logs/web.out") == (7, 2)
 
 
-def test_each_name_has_a_file_of_its_own_in_the_folder() -> None:
+def test_each_process_name_maps_to_its_own_file_in_the_log_folder() -> None:
     names = ["a/b", "a%2Fb", "..", ".", "../../etc/passwd", "a b", "é", "x" * 255, "é" * 255, "é" * 254 + "f", "A\\b"]
     files = [Path(captured(name).stdout_logfile or "") for name in names]
     assert {file.parent for file in files} == {DATA / "logs"}

@@ -23,19 +23,19 @@ WELL = {"exec": {"command": "test -e well"}, "interval": "20ms"}
 
 
 class Web(BaseHTTPRequestHandler):
-    """`/204` answers 204; `/302` leads to /200; `/slow` takes its time; `/drip` never ends."""
+    """`/204` responds with 204; `/302` redirects to /200; `/slow` waits a second; `/drip` sends its body slowly."""
 
     seen: list[tuple[str, str, dict[str, str]]] = []
 
     def answer(self) -> None:
         self.seen.append((self.command, self.path, {name.lower(): value for name, value in self.headers.items()}))
-        word = self.path.strip("/")
-        if word == "slow":
+        target = self.path.strip("/")
+        if target == "slow":
             time.sleep(1)
-        self.send_response(int(word) if word.isdigit() else 200)
-        if word == "302":
+        self.send_response(int(target) if target.isdigit() else 200)
+        if target == "302":
             self.send_header("Location", "/200")
-        if word == "drip":
+        if target == "drip":
             self.end_headers()
             for _ in range(20):
                 self.wfile.write(b".")
@@ -47,17 +47,17 @@ class Web(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815 (http.server's names)
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Logs nothing."""
 
 
-class Quiet(ThreadingHTTPServer):
+class QuietServer(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
-        """A prober that hangs up is no news."""
+        """Ignores a prober that closes its connection."""
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    server = Quiet(("127.0.0.1", 0), Web)
+    server = QuietServer(("127.0.0.1", 0), Web)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield server.server_address[1]
     server.shutdown()
@@ -65,7 +65,7 @@ def port() -> Iterator[int]:
 
 
 def probe(check: HealthCheck, **launch: Any) -> bool:
-    async def ask() -> bool:
+    async def run() -> bool:
         children = Children()
         prober = Prober(children)
         try:
@@ -75,7 +75,7 @@ def probe(check: HealthCheck, **launch: Any) -> bool:
             while children.pids:
                 await asyncio.sleep(0.005)
 
-    return asyncio.run(ask())
+    return asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def probe(check: HealthCheck, **launch: Any) -> bool:
         ("200", ((200, 399),), True),
         ("204", ((200, 399),), True),
         ("302", ((200, 399),), True),
-        ("302", ((200, 299),), False),  # not followed
+        ("302", ((200, 299),), False),  # the redirect is not followed
         ("399", ((200, 399),), True),
         ("400", ((200, 399),), False),
         ("404", ((200, 399),), False),
@@ -93,12 +93,12 @@ def probe(check: HealthCheck, **launch: Any) -> bool:
         ("205", ((200, 204), (503, 503)), False),
     ],
 )
-def test_an_http_probe_judges_the_status_alone(port: int, path: str, status: Any, well: bool) -> None:
+def test_http_probe_checks_only_the_status(port: int, path: str, status: Any, well: bool) -> None:
     assert probe(HealthCheck(http=HttpProbe(f"http://127.0.0.1:{port}/{path}", status=status))) is well
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT"])
-def test_an_http_probe_sends_its_method_and_headers_and_follows_nothing(port: int, method: str) -> None:
+def test_http_probe_sends_its_method_and_headers_and_follows_no_redirect(port: int, method: str) -> None:
     Web.seen.clear()
     http = HttpProbe(f"http://127.0.0.1:{port}/302", method=method, headers={"X-Probe": "yes", "Host": "name.test"})
     assert probe(HealthCheck(http=http))
@@ -108,18 +108,18 @@ def test_an_http_probe_sends_its_method_and_headers_and_follows_nothing(port: in
 
 
 @pytest.mark.parametrize("path", ["slow", "drip"])
-def test_an_http_probe_that_is_too_slow_is_a_no(port: int, path: str) -> None:
+def test_http_probe_fails_after_its_timeout(port: int, path: str) -> None:
     begun = time.monotonic()
     check = HealthCheck(http=HttpProbe(f"http://127.0.0.1:{port}/{path}"), timeout=Seconds(0.2))
     assert not probe(check)
     assert time.monotonic() - begun >= 0.2
 
 
-def test_a_refused_connection_is_a_failure(port: int) -> None:
-    no_account = free_port()
-    assert not probe(HealthCheck(http=HttpProbe(f"http://127.0.0.1:{no_account}/", status=((100, 599),))))
+def test_probe_fails_if_the_connection_is_refused(port: int) -> None:
+    closed_port = free_port()
+    assert not probe(HealthCheck(http=HttpProbe(f"http://127.0.0.1:{closed_port}/", status=((100, 599),))))
     assert not probe(HealthCheck(http=HttpProbe("http://name.invalid/"), timeout=Seconds(2)))
-    assert not probe(HealthCheck(tcp=TcpProbe(no_account)))
+    assert not probe(HealthCheck(tcp=TcpProbe(closed_port)))
     assert probe(HealthCheck(tcp=TcpProbe(port)))
     assert probe(HealthCheck(tcp=TcpProbe(port, "localhost")))
 
@@ -132,37 +132,37 @@ def test_a_refused_connection_is_a_failure(port: int) -> None:
         (("sh", "-c", "exit 2"), False),
         (("sh", "-c", "kill -9 $$"), False),
         (("/no/such/program",), False),
-        (("sh", "-c", "test -z \"$(cat)\""), True),  # without input
+        (("sh", "-c", "test -z \"$(cat)\""), True),  # stdin is empty
     ],
 )  # fmt: skip
-def test_a_command_probe_is_well_when_it_exits_0(command: tuple[str, ...], well: bool) -> None:
+def test_command_probe_succeeds_if_it_exits_with_0(command: tuple[str, ...], well: bool) -> None:
     assert probe(HealthCheck(exec=ExecProbe(command))) is well
 
 
-def test_a_command_probe_runs_where_and_as_the_process_does(tmp_path: Path) -> None:
+def test_command_probe_runs_in_the_directory_of_the_process(tmp_path: Path) -> None:
     (tmp_path / "here").touch()
     assert probe(HealthCheck(exec=ExecProbe(("test", "-e", "here"))), directory=str(tmp_path))
     assert not probe(HealthCheck(exec=ExecProbe(("test", "-e", "here"))), directory="/")
 
 
-def test_a_command_probe_that_is_too_slow_is_killed_with_all_its_group(tmp_path: Path) -> None:
+def test_command_probe_and_its_process_group_are_killed_after_the_timeout(tmp_path: Path) -> None:
     file = tmp_path / "pids"
     command = ("sh", "-c", f"sleep 100 & echo $! $$ > {file}; wait")  # it exits with 0 unless it is killed
     assert not probe(HealthCheck(exec=ExecProbe(command), timeout=Seconds(0.3)))
     wait_for(lambda: not any(is_alive(int(pid)) for pid in file.read_text().split()))
 
 
-class Enough(BaseException):
-    """Ends the watch, which no plain exception of a probe does."""
+class EndOfAnswers(BaseException):
+    """Ends the watch; an `Exception` of a probe does not."""
 
 
 def changes_for(answers: list[bool], success: int, failure: int) -> list[bool]:
-    """What is told when the probes answer so."""
+    """Returns the reported changes of health for these results of probes."""
 
-    class Answers(Prober):
+    class ScriptedProber(Prober):
         async def probe(self, check: HealthCheck, launch: Launch) -> str:
             if not answers:
-                raise Enough
+                raise EndOfAnswers
             return "" if answers.pop(0) else "something"
 
     received: list[bool] = []
@@ -172,8 +172,8 @@ def changes_for(answers: list[bool], success: int, failure: int) -> list[bool]:
             exec=ExecProbe(("true",)), interval=Seconds(0), success_threshold=success, failure_threshold=failure
         )
         spec = ProcessSpec("p", ("true",), health_check=check)
-        with pytest.raises(Enough):
-            await Answers(Children()).watch(spec, Launch(["true"], {}), received.append)
+        with pytest.raises(EndOfAnswers):
+            await ScriptedProber(Children()).watch(spec, Launch(["true"], {}), received.append)
 
     asyncio.run(watch())
     return received
@@ -195,17 +195,17 @@ def changes_for(answers: list[bool], success: int, failure: int) -> list[bool]:
         ("nynnyy", 2, 2, "ny"),
     ],
 )
-def test_it_is_reported_when_a_threshold_is_reached_and_again_only_when_it_changes(
+def test_health_is_reported_when_a_threshold_is_reached_and_when_it_changes(
     answers: str, success: int, failure: int, result: str
 ) -> None:
     assert changes_for([one == "y" for one in answers], success, failure) == [one == "y" for one in result]
 
 
-# What it makes of a process
+# Health and the status of a process
 
 
 @pytest.mark.parametrize("kind", ["http", "tcp", "exec"])
-def test_each_kind_makes_a_process_healthy(serve: Serve, port: int, kind: str) -> None:
+def test_process_becomes_healthy_by_each_kind_of_probe(serve: Serve, port: int, kind: str) -> None:
     probes: dict[str, Any] = {
         "http": {"url": f"http://127.0.0.1:{port}/200"}, "tcp": {"port": port}, "exec": {"command": "true"},
     }  # fmt: skip
@@ -227,27 +227,27 @@ def test_the_first_probe_comes_after_the_initial_delay(serve: Serve) -> None:
     assert time.monotonic() - begun > 0.3
 
 
-def test_an_unhealthy_process_is_restarted_only_if_configured(serve: Serve) -> None:
+def test_unhealthy_process_is_not_restarted_by_default(serve: Serve) -> None:
     server = serve({
-        "told": {**SLEEPER, "restart": "always", "restart-delay": 0, "health-check": {**WELL, "failure-threshold": 2}},
+        "web": {**SLEEPER, "restart": "always", "restart-delay": 0, "health-check": {**WELL, "failure-threshold": 2}},
     })  # fmt: skip
-    server.do("start", "told")
-    server.until("told", "unhealthy")
-    pid = server.info("told")["pid"]
+    server.do("start", "web")
+    server.until("web", "unhealthy")
+    pid = server.info("web")["pid"]
     (server.folder / "well").touch()
-    server.until("told", "healthy")
-    assert server.info("told")["pid"] == pid
-    assert server.new_statuses("told") == ["starting", "running", "unhealthy", "healthy"]
+    server.until("web", "healthy")
+    assert server.info("web")["pid"] == pid
+    assert server.new_statuses("web") == ["starting", "running", "unhealthy", "healthy"]
 
 
-def test_an_unhealthy_process_is_restarted_where_that_is_wished_whatever_its_policy(serve: Serve) -> None:
+def test_on_unhealthy_restart_does_not_depend_on_the_restart_policy(serve: Serve) -> None:
     check = {**WELL, "failure-threshold": 1, "on-unhealthy": "restart"}
     server = serve({"ill": {**SLEEPER, "health-check": check, "restart-delay": "20ms", "restart-limit": 2}})
     server.do("start", "ill")
     first = server.info("ill")["pid"]
     wait_for(lambda: "is not restarted again" in server.log.read_text())
     cycle = ["starting", "running", "unhealthy", "stopping", "stopped"]
-    assert server.status("ill") == "stopped"  # the log speaks before the commit, a status only after it
+    assert server.status("ill") == "stopped"  # the log line precedes the commit, the status follows it
     assert server.new_statuses("ill") == cycle * 3
     assert not is_alive(first)
 
@@ -259,7 +259,7 @@ def test_a_stopped_unhealthy_process_is_not_restarted(serve: Serve) -> None:
         "ill": {"command": ["sh", "-c", code], "stop-timeout": "400ms", "health-check": check, "restart-delay": "50ms"},
     })  # fmt: skip
     server.do("start", "ill")
-    server.until("ill", "stopping")  # by us: it is unhealthy
+    server.until("ill", "stopping")  # the server stops it because it is unhealthy
     assert server.do("stop", "ill").status == 200
     before = server.new_statuses("ill")
     time.sleep(0.3)
@@ -284,8 +284,8 @@ def test_a_start_while_an_unhealthy_process_is_stopped_starts_it_once(serve: Ser
     assert server.do("stop", "ill").json["message"] == "ill is not running"
 
 
-def test_a_late_answer_about_an_earlier_child_changes_nothing(serve: Serve) -> None:
-    """The first probe of each child hangs until its timeout, which comes when that child is long gone."""
+def test_late_probe_result_of_an_earlier_child_is_ignored(serve: Serve) -> None:
+    """The first probe of each child hangs until its timeout, which is after that child has ended."""
     check = {"exec": {"command": ["sh", "-c", "sleep 0.5; exit 1"]}, "interval": 60, "failure-threshold": 1}
     server = serve({"watched": {**SLEEPER, "health-check": check}})
     server.do("start", "watched")
@@ -314,9 +314,9 @@ def test_probes_end_with_the_process(serve: Serve) -> None:
     wait_for((server.folder / "probes").exists)
     server.do("stop", "watched")
 
-    def left() -> list[int]:
+    def remaining() -> list[int]:
         children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
         return [int(pid) for pid in children if is_alive(int(pid))]
 
-    wait_for(lambda: not left())
+    wait_for(lambda: not remaining())
     assert (server.folder / "probes").read_text() == "\n"

@@ -13,8 +13,8 @@ SILENT = {"http": {"url": ""}, "interval": "10ms", "timeout": "50ms", "failure-t
 
 
 @pytest.fixture
-def deaf() -> Iterator[int]:
-    """A port where connections are taken and nothing is answered."""
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and never responds."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         one.listen(100)
@@ -22,8 +22,8 @@ def deaf() -> Iterator[int]:
 
 
 @pytest.fixture
-def locked() -> Iterator[int]:
-    """A port where every request is answered with 401."""
+def unauthorized_port() -> Iterator[int]:
+    """A port that responds to every request with 401."""
 
     def answer(listening: socket.socket) -> None:
         while True:
@@ -57,20 +57,22 @@ def test_a_command_that_cannot_be_started_is_reported_without_its_secrets(
     assert "hunter2" not in server.log.read_text()
 
 
-def test_an_unhealthy_process_is_reported_without_the_credentials_of_its_probe(serve: Serve, locked: int) -> None:
-    url = f"http://bob:hunter2@127.0.0.1:{locked}/ready?key=hunter2"
+def test_an_unhealthy_process_is_reported_without_the_credentials_of_its_probe(
+    serve: Serve, unauthorized_port: int
+) -> None:
+    url = f"http://bob:hunter2@127.0.0.1:{unauthorized_port}/ready?key=hunter2"
     server = serve(
         {"web": {"command": "sleep 100", "health-check": {**SILENT, "timeout": "20s", "http": {"url": url}}}}
     )
     server.do("start", "web")
     server.until("web", "unhealthy")
     wait_for(lambda: "web: unhealthy: " in server.log.read_text())
-    assert f"127.0.0.1:{locked}/ready: HTTP 401" in server.log.read_text()
+    assert f"127.0.0.1:{unauthorized_port}/ready: HTTP 401" in server.log.read_text()
     assert "hunter2" not in server.log.read_text()
 
 
-def test_a_probe_that_is_not_answered_leaves_one_line_however_often_it_is_made(serve: Serve, deaf: int) -> None:
-    check = {**SILENT, "http": {"url": f"http://127.0.0.1:{deaf}/"}}
+def test_unanswered_probes_log_one_line_for_each_change_to_unhealthy(serve: Serve, silent_port: int) -> None:
+    check = {**SILENT, "http": {"url": f"http://127.0.0.1:{silent_port}/"}}
     server = serve({"web": {"command": "sleep 100", "health-check": check}})
     server.do("start", "web")
     server.until("web", "unhealthy")

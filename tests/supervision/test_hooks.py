@@ -15,28 +15,28 @@ from requirements import ROOT_USER
 KINDS = ("start-pre", "start-post", "stop-pre", "stop-post")
 
 
-def noting(name: str, text: str, code: int = 0) -> list[str]:
+def append_note(name: str, text: str, code: int = 0) -> list[str]:
     return ["sh", "-c", f'echo "{text}" >> {name}.notes; exit {code}']
 
 
-PATIENT = {"command": "sleep 1000", "hook-timeout": "1h", "stop-timeout": "1h"}
+LONG_TIMEOUTS = {"command": "sleep 1000", "hook-timeout": "1h", "stop-timeout": "1h"}
 
 
 def endless(name: str) -> list[str]:
-    """A hook that does not end, and has a descendant in a session of its own."""
+    """A hook that does not end and has a descendant in its own session."""
     return ["sh", "-c", f"echo $$ >> {name}.pids; setsid sleep 1000 & echo $! >> {name}.pids; wait"]
 
 
 PROCESSES: dict[str, dict[str, Any]] = {
     "ordered": {
         "command": ["sh", "-c", "echo main >> ordered.notes; exec sleep 1000"],
-        **{kind: noting("ordered", f"{kind} $WHO $PILOTHOUSE_STATUS $PILOTHOUSE_EXIT_CODE") for kind in KINDS},
+        **{kind: append_note("ordered", f"{kind} $WHO $PILOTHOUSE_STATUS $PILOTHOUSE_EXIT_CODE") for kind in KINDS},
         "environment": {"WHO": "me"},
         "stdout-logfile": "ordered.log",
     },
     "crasher": {
         "command": ["sh", "-c", "echo main >> crasher.notes; exit 3"],
-        "stop-post": noting("crasher", "$PILOTHOUSE_STATUS $PILOTHOUSE_EXIT_CODE"),
+        "stop-post": append_note("crasher", "$PILOTHOUSE_STATUS $PILOTHOUSE_EXIT_CODE"),
         "restart": "on-failure",
         "restart-delay": 0,
         "restart-limit": 2,
@@ -46,13 +46,13 @@ PROCESSES: dict[str, dict[str, Any]] = {
     "late": {"command": "sleep 1000", "start-pre": "sleep 1000", "hook-timeout": "50ms"},
     "clumsy": {
         "command": "sleep 1000",
-        "start-post": noting("clumsy", "", 5),
-        "stop-pre": noting("clumsy", "", 6),
-        "stop-post": noting("clumsy", "", 7),
+        "start-post": append_note("clumsy", "", 5),
+        "stop-pre": append_note("clumsy", "", 6),
+        "stop-post": append_note("clumsy", "", 7),
     },
     "hurried": {"command": "sleep 1000", "stop-pre": "sleep 1000", "stop-timeout": "50ms"},
     "logged": {"command": "sleep 1000", "start-pre": "echo from the hook", "stdout-logfile": "logged.log"},
-    **{f"in-{kind}": {**PATIENT, kind: endless(f"in-{kind}")} for kind in KINDS},
+    **{f"in-{kind}": {**LONG_TIMEOUTS, kind: endless(f"in-{kind}")} for kind in KINDS},
 }
 
 
@@ -82,7 +82,7 @@ def test_hooks_run_in_their_order_with_the_environment_of_the_process(server: Se
     assert notes(server, "ordered")[-1] == "stop-post me stopped 143"
 
 
-def test_stop_post_runs_after_each_end_and_before_the_restart(server: Server) -> None:
+def test_stop_post_runs_after_each_exit_and_before_the_restart(server: Server) -> None:
     server.do("start", "crasher")
     wait_for(lambda: [notice["name"] for notice in notices(server, "crasher")] == ["process.gave_up"])
     wait_for(lambda: len(notes(server, "crasher")) == 6)
@@ -106,7 +106,7 @@ def test_a_process_whose_start_pre_fails_is_not_started(server: Server, name: st
     assert server.new_statuses(name) == ["starting", "failed_to_start"]
 
 
-def test_a_failure_of_another_hook_is_a_notice_and_no_more(server: Server) -> None:
+def test_failure_of_any_other_hook_is_only_a_notice(server: Server) -> None:
     assert server.do("start", "clumsy").status == 200
     wait_for(lambda: len(notices(server, "clumsy")) == 1)
     assert server.do("stop", "clumsy").status == 200
@@ -117,7 +117,7 @@ def test_a_failure_of_another_hook_is_a_notice_and_no_more(server: Server) -> No
     assert all(f"exit code {code}" in notice["message"] for code, notice in zip((5, 6, 7), found, strict=True))
 
 
-def test_stop_pre_counts_in_stop_timeout(server: Server) -> None:
+def test_stop_timeout_includes_stop_pre(server: Server) -> None:
     server.do("start", "hurried")
     assert server.do("stop", "hurried").status == 200
     assert "did not end within 0.05 s" in notices(server, "hurried")[0]["message"]
@@ -140,8 +140,8 @@ def test_a_hook_runs_as_the_user_of_the_process(tmp_path: Path) -> None:
         server.close()
 
 
-def begun(server: Server, kind: str) -> list[int]:
-    """Brings a process into this hook; returns the pids of the hook and of what it has started."""
+def pids_in_hook(server: Server, kind: str) -> list[int]:
+    """Starts or stops a process until it runs this hook; returns the pids of the hook and its descendant."""
     name = f"in-{kind}"
     file = server.folder / f"{name}.pids"
     file.unlink(missing_ok=True)
@@ -150,18 +150,18 @@ def begun(server: Server, kind: str) -> list[int]:
         assert server.do("start", name).status == 200
         calls = [lambda: server.do("stop", name)]
     for call in calls:
-        threading.Thread(target=_quietly, args=(call,), daemon=True).start()
+        threading.Thread(target=_call_ignoring_errors, args=(call,), daemon=True).start()
     return list(map(int, wait_for(lambda: file.exists() and len(found := file.read_text().split()) == 2 and found)))
 
 
-def _quietly(call: Callable[[], Answer]) -> None:
-    with contextlib.suppress(OSError):  # the server is killed meanwhile
+def _call_ignoring_errors(call: Callable[[], Answer]) -> None:
+    with contextlib.suppress(OSError):  # the server may be killed during the call
         call()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stop_ends_a_hook_with_all_that_it_has_started(server: Server, kind: str) -> None:
-    pids, name = begun(server, kind), f"in-{kind}"
+def test_stop_ends_a_hook_and_its_descendants(server: Server, kind: str) -> None:
+    pids, name = pids_in_hook(server, kind), f"in-{kind}"
     if kind == "start-pre":
         (details,) = server.get(f"/api/v1/processes/details?select={name}").json
         assert (details["status"], details["waitingFor"]) == ("starting", "start-pre")
@@ -171,9 +171,9 @@ def test_a_stop_ends_a_hook_with_all_that_it_has_started(server: Server, kind: s
     assert notices(server, name) == []
 
 
-def test_after_kill_9_in_each_hook_none_is_left(server: Server) -> None:
-    pids = {kind: begun(server, kind) for kind in KINDS}
-    server.until("in-stop-post", "stopped")  # else the exit may not be stored yet, and it is unknown
+def test_no_hook_remains_after_kill_9_of_the_server(server: Server) -> None:
+    pids = {kind: pids_in_hook(server, kind) for kind in KINDS}
+    server.until("in-stop-post", "stopped")  # before its exit is stored, the status would be unknown
     server.kill()
     server.start()
     wait_for(lambda: not any(is_alive(pid) for found in pids.values() for pid in found))
@@ -183,10 +183,10 @@ def test_after_kill_9_in_each_hook_none_is_left(server: Server) -> None:
     server.until("in-stop-post", "stopped")
     for kind in KINDS:
         server.do("stop", f"in-{kind}")
-    assert [mark for mark in tags_by_pid().values() if mark.partition(":")[2].startswith("0:in-")] == []
+    assert [tag for tag in tags_by_pid().values() if tag.partition(":")[2].startswith("0:in-")] == []
 
 
 def test_sigterm_of_the_server_ends_all_hooks(server: Server) -> None:
-    pids = [pid for kind in KINDS for pid in begun(server, kind)]
+    pids = [pid for kind in KINDS for pid in pids_in_hook(server, kind)]
     assert server.stop() == 0
     assert not any(map(is_alive, pids))

@@ -1,4 +1,4 @@
-"""Jobs: what counts as success, what depends on their completion, and what a new start of the server repeats."""
+"""Jobs: success, dependents that wait for completion, and what a restart of the server repeats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ RUN = "echo run >> runs; "
         (None, ("3",), Status.UNKNOWN),
     ],
 )
-def test_an_end_is_a_success_if_it_is_listed(exit: Exit | None, listed: tuple[str, ...], status: Status) -> None:
+def test_exit_listed_in_success_exit_codes_is_finished(
+    exit: Exit | None, listed: tuple[str, ...], status: Status
+) -> None:
     assert status_after_exit(exit, listed) is status
 
 
@@ -51,7 +53,7 @@ def test_an_end_is_a_success_if_it_is_listed(exit: Exit | None, listed: tuple[st
         (Status.UNKNOWN, None, ("0",), False),
     ],
 )
-def test_an_end_that_forbids_a_restart_is_listed(
+def test_exit_listed_in_no_restart_exit_codes_forbids_a_restart(
     status: Status, code: int | None, listed: tuple[str, ...], forbidden: bool
 ) -> None:
     assert forbids_restart(ProcessSpec("p", ("x",), no_restart_exit_codes=listed), status, code) is forbidden
@@ -61,23 +63,23 @@ def shell(code: str, **properties: Any) -> dict[str, Any]:
     return {"command": ["sh", "-c", code], **{name.replace("_", "-"): value for name, value in properties.items()}}
 
 
-def needing(*jobs: str, **properties: Any) -> dict[str, Any]:
+def depending_on(*jobs: str, **properties: Any) -> dict[str, Any]:
     conditions = [{"process": job, "condition": "completed"} for job in jobs]
     return {"command": "sleep 1000", "depends-on": conditions, **properties}
 
 
 PROCESSES: dict[str, dict[str, Any]] = {
     "migrate": shell(f"{RUN} until test -e go; do sleep 0.02; done; exit 3", type="oneshot", success_exit_codes=[3]),
-    "web": needing("migrate"),
-    "also": needing("migrate"),
+    "web": depending_on("migrate"),
+    "also": depending_on("migrate"),
     "broken": shell("exit 7", type="oneshot"),
-    "never": needing("broken"),
+    "never": depending_on("broken"),
     "slow": shell("exec sleep 1000", type="oneshot"),
-    "hasty": needing("slow", **{"start-timeout": "50ms"}),
+    "hasty": depending_on("slow", **{"start-timeout": "50ms"}),
     "second-time": shell(
         "test -e tried && exit 0; touch tried; exit 1", type="oneshot", restart="on-failure", restart_delay=0
     ),
-    "patient": needing("second-time"),
+    "patient": depending_on("second-time"),
     "quick": shell("exit 0", type="oneshot", start_seconds=60),
     "beside": {"command": "sleep 1000", "depends-on": ["quick"]},
     "final": shell("exit 9", restart="always", restart_delay=0, no_restart_exit_codes=[9]),
@@ -97,13 +99,13 @@ def lines(file: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def test_a_job_runs_once_for_all_that_need_it_also_after_kill_9_and_again_in_the_next_period(server: Server) -> None:
+def test_job_runs_once_for_all_dependents_until_a_clean_restart_of_the_server(server: Server) -> None:
     server.until("boot-job", "finished")
-    with_job = wait_in_background(server, "web")
+    status_code = wait_in_background(server, "web")
     server.until("migrate", "running")
     assert server.status("web") == "not_started"
     (server.folder / "go").touch()
-    assert with_job() == 200
+    assert status_code() == 200
     assert server.info("migrate")["exitCode"] == 3
     assert server.do("start", "also").status == 200
     assert lines(server.folder / "runs") == 1
@@ -127,7 +129,7 @@ def test_a_job_runs_once_for_all_that_need_it_also_after_kill_9_and_again_in_the
 
 
 def wait_in_background(server: Server, name: str) -> Any:
-    """Starts a process in a thread; the result waits for the status code of the answer."""
+    """Starts a process in a thread; the returned function waits for the status code of the response."""
     answers: list[int] = []
     thread = threading.Thread(target=lambda: answers.append(server.do("start", name).status), daemon=True)
     thread.start()
@@ -146,9 +148,7 @@ def wait_in_background(server: Server, name: str) -> Any:
         ("hasty", "hasty was not started: slow did not come up within 0.05 s"),
     ],
 )
-def test_what_needs_a_job_that_does_not_complete_fails_to_start_with_the_reason(
-    server: Server, name: str, reason: str
-) -> None:
+def test_dependent_of_an_incomplete_job_fails_to_start_with_the_reason(server: Server, name: str, reason: str) -> None:
     answer = server.do("start", name)
     assert answer.status == 500
     assert answer.json["message"] == reason
@@ -156,17 +156,17 @@ def test_what_needs_a_job_that_does_not_complete_fails_to_start_with_the_reason(
     assert server.status(name) == "failed_to_start"
 
 
-def test_a_job_that_its_policy_repeats_is_waited_for(server: Server) -> None:
+def test_start_waits_for_a_job_that_is_restarted_by_policy(server: Server) -> None:
     assert server.do("start", "patient").status == 200
     assert server.new_statuses("second-time") == ["starting", "running", "failed", "starting", "running", "finished"]
 
 
-def test_a_plain_dependency_on_a_job_is_met_by_a_job_that_has_ended_already(server: Server) -> None:
+def test_dependency_without_condition_is_met_by_a_finished_job(server: Server) -> None:
     assert server.do("start", "beside").status == 200
     assert server.new_statuses("quick")[-2:] == ["running", "finished"]
 
 
-def test_an_exit_code_that_forbids_a_restart_ends_it(server: Server) -> None:
+def test_process_with_a_no_restart_exit_code_is_not_restarted(server: Server) -> None:
     server.do("start", "final")
     server.until("final", "failed")
     (details,) = server.get("/api/v1/processes/details?select=final").json
@@ -189,7 +189,7 @@ def test_ctl_start_wait_returns_when_the_jobs_have_ended(
 
 def test_one_group_start_runs_a_job_once_whatever_its_order(tmp_path: Path) -> None:
     job = shell("echo run >> runs", type="oneshot", order=5)
-    server = Server(tmp_path, {"supervisor": {"processes": {"web": needing("job"), "job": job}}}, {}, []).start()
+    server = Server(tmp_path, {"supervisor": {"processes": {"web": depending_on("job"), "job": job}}}, {}, []).start()
     try:
         assert server.post("/api/v1/processes/group/start").status == 200
         assert lines(tmp_path / "runs") == 1

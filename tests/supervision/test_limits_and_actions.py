@@ -22,7 +22,7 @@ BLOCK = "block = bytearray(40 * 1024 * 1024)"
 FORKS = f"import os, time\nif not os.fork():\n    os.setsid()\n    {BLOCK}\ntime.sleep(1000)"
 
 
-def noting(name: str) -> dict[str, Any]:
+def append_status(name: str) -> dict[str, Any]:
     return {"command": ["sh", "-c", f'echo "$PILOTHOUSE_STATUS $PILOTHOUSE_EXIT_CODE" >> {name}.notes']}
 
 
@@ -37,24 +37,24 @@ PROCESSES: dict[str, dict[str, Any]] = {
         "command": [sys.executable, "-S", "-c", f"import time\n{BLOCK}\ntime.sleep(1000)"],
         "type": "oneshot",
         "max-memory": "30M",
-        "on-failure": noting("job"),
+        "on-failure": append_status("job"),
     },
     "final": {
         "command": ["sh", "-c", "exit 3"],
         "restart": "on-failure",
         "restart-limit": 2,
         "restart-delay": 0,
-        "on-failure": noting("final"),
+        "on-failure": append_status("final"),
     },
     "each": {
         "command": ["sh", "-c", "sleep 0.1; exit 4"],
         "restart": "on-failure",
         "restart-limit": 1,
         "restart-delay": "1s",
-        "on-failure": {**noting("each"), "when": "each"},
+        "on-failure": {**append_status("each"), "when": "each"},
     },
-    "unstartable": {"command": "./is-missing", "on-failure": noting("unstartable")},
-    "fine": {"command": "sleep 1000", "on-failure": {**noting("fine"), "when": "each"}},
+    "unstartable": {"command": "./is-missing", "on-failure": append_status("unstartable")},
+    "fine": {"command": "sleep 1000", "on-failure": {**append_status("fine"), "when": "each"}},
     "clumsy": {"command": ["sh", "-c", "exit 3"], "on-failure.command": "./is-missing"},
     "endless": {
         "command": ["sh", "-c", "exit 3"],
@@ -94,7 +94,7 @@ def details(server: Server, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_memory_counts_with_descendants_and_a_service_above_its_limit_is_restarted(server: Server) -> None:
+def test_service_whose_process_tree_exceeds_max_memory_is_restarted(server: Server) -> None:
     assert server.do("start", "big").status == 200
     wait_for(
         lambda: notices(server, "big") == ["process.memory_exceeded", "process.memory_exceeded", "process.gave_up"]
@@ -102,7 +102,7 @@ def test_memory_counts_with_descendants_and_a_service_above_its_limit_is_restart
     assert server.new_statuses("big") == ["starting", "running", "stopping", "stopped"] * 2
 
 
-def test_a_job_above_its_limit_is_aborted_and_its_action_runs(server: Server) -> None:
+def test_job_that_exceeds_max_memory_is_aborted_and_its_action_runs(server: Server) -> None:
     server.do("start", "job")
     server.until("job", "aborted")
     wait_for(lambda: notes(server, "job"))
@@ -110,7 +110,7 @@ def test_a_job_above_its_limit_is_aborted_and_its_action_runs(server: Server) ->
     assert notices(server, "job") == ["process.memory_exceeded", "process.failed"]
 
 
-def test_the_memory_of_a_tree_is_that_of_all_its_members() -> None:
+def test_tree_bytes_is_positive_for_a_live_process_and_0_for_a_missing_one() -> None:
     assert tree_bytes(os.getpid()) > 1024 * 1024
     assert tree_bytes(2**22 + 1) == 0
 
@@ -119,7 +119,7 @@ def test_the_memory_of_a_tree_is_that_of_all_its_members() -> None:
     ("sizes", "is_ended"),
     [([9, 9, 9], False), ([11, 9, 11, 9, 11], False), ([11, 11], True), ([9, 11, 11], True), ([10, 10], False)],
 )
-def test_one_peak_does_not_count(sizes: list[int], is_ended: bool) -> None:
+def test_only_consecutive_samples_above_max_memory_end_a_process(sizes: list[int], is_ended: bool) -> None:
     ended: list[object] = []
     instance = SimpleNamespace(rounds_above_memory=0, child=SimpleNamespace(pid=1))
     process = SimpleNamespace(
@@ -146,7 +146,7 @@ def test_the_action_on_failure_runs(server: Server, name: str, expected: list[st
     wait_for(lambda: notes(server, name) == expected)
 
 
-def test_a_stop_is_no_failure(server: Server) -> None:
+def test_stop_is_not_a_failure(server: Server) -> None:
     server.do("start", "fine")
     server.do("stop", "fine")
     assert (notes(server, "fine"), notices(server, "fine")) == ([], [])
@@ -170,14 +170,14 @@ def test_a_process_reads_its_input_from_a_file_or_a_fifo(server: Server) -> None
     server.until("reader", "finished")
     assert (server.folder / "reader.log").read_text() == "from a file\n"
     server.do("start", "fifo")
-    for text in ("one\n", "two\n"):  # it goes on where a writer has closed it
+    for text in ("one\n", "two\n"):  # it continues after a writer closed the fifo
         (server.folder / "fifo").write_text(text)
     wait_for(lambda: (server.folder / "fifo.log").read_text() == "one\ntwo\n")
     assert server.status("fifo") == "running"
     assert "No such file or directory (is-missing)" in server.do("start", "inputless").json["message"]
 
 
-def test_a_delayed_start_waits_and_is_called_off_by_a_stop_but_not_delayed_by_name(server: Server) -> None:
+def test_delayed_start_is_cancelled_by_a_stop_and_start_by_name_is_not_delayed(server: Server) -> None:
     wait_for(lambda: details(server, "delayed")["waitingFor"] == "start-delay")
     assert server.status("delayed") == "not_started"
     assert server.do("stop", "delayed").status == 200
@@ -188,7 +188,7 @@ def test_a_delayed_start_waits_and_is_called_off_by_a_stop_but_not_delayed_by_na
 
 
 def test_a_group_start_and_a_reload_wait_for_the_delay(serve: Serve) -> None:
-    """The long delay is never over, so the test does not depend on how fast a machine is."""
+    """The long delay never ends, so the test does not depend on the speed of the machine."""
     sleeper = {"command": "sleep 1000"}
     server = serve(
         {"slow": {**sleeper, "start-delay": "1h"}, "brief": {**sleeper, "start-delay": "20ms"}, "web": sleeper}
@@ -203,7 +203,7 @@ def test_a_group_start_and_a_reload_wait_for_the_delay(serve: Serve) -> None:
     new = {**sleeper, "auto-start": True}
     added = {"added": {**new, "start-delay": "1h"}, "above": {**new, "depends-on": ["added"]}, "at-once": new}
     server.configure({"supervisor": {"processes": {"brief": sleeper, **added}}})
-    answer = server.post("/api/v1/supervisor/reload")  # answered though two of them wait
+    answer = server.post("/api/v1/supervisor/reload")  # responds although two of them wait
     assert (answer.status, answer.json["started"], answer.json["failed"]) == (200, ["at-once"], [])
     wait_for(lambda: details(server, "added")["waitingFor"] == "start-delay")
     assert [server.status(name) for name in added] == ["not_started", "not_started", "running"]

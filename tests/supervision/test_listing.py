@@ -19,7 +19,7 @@ def fleet(size: int) -> Fleet:
     return Fleet(specs, cast("SupervisionContext", None), {})  # none of them is started
 
 
-def turns_until_ready(listing: Listing) -> int:
+def iterations_until_ready(listing: Listing) -> int:
     async def count() -> int:
         making = asyncio.ensure_future(listing.ready())
         iterations = 0
@@ -31,9 +31,9 @@ def turns_until_ready(listing: Listing) -> int:
     return asyncio.run(count())
 
 
-def test_hundreds_that_are_new_leave_turns_to_others_and_what_is_known_takes_none() -> None:
+def test_listing_yields_to_the_loop_for_new_processes_and_reuses_known_ones() -> None:
     listing = Listing(fleet(500))
-    assert turns_until_ready(listing) > 15
+    assert iterations_until_ready(listing) > 15
     shown: list[dict[str, Any]] = json.loads(listing.encoded())
     assert [one["name"] for one in shown] == [f"p{number}" for number in range(500)]
-    assert turns_until_ready(listing) <= 2
+    assert iterations_until_ready(listing) <= 2

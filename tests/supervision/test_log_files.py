@@ -1,4 +1,4 @@
-"""Log files: their end, their rotation, and following them through it."""
+"""Log files: the last lines, rotation, and following a file across rotations."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from supervisor.processes.notices import Notices
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    async def within() -> None:
+    async def with_timeout() -> None:
         async with asyncio.timeout(15):
             await work
 
-    asyncio.run(within())
+    asyncio.run(with_timeout())
 
 
 def numbered(count: int, first: int = 0) -> bytes:
     return b"".join(b"line %d\n" % number for number in range(first, first + count))
 
 
-# The end of a file
+# The last lines
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def numbered(count: int, first: int = 0) -> bytes:
         (b"form\x0cfeed\nnext\x1eline\n", 2, b"form\x0cfeed\nnext\x1eline\n"),
     ],
 )
-def test_the_last_lines_of_a_file(tmp_path: Path, content: bytes, lines: int, expected: bytes) -> None:
+def test_tail_returns_the_last_lines(tmp_path: Path, content: bytes, lines: int, expected: bytes) -> None:
     path = tmp_path / "log"
     path.write_bytes(content)
     assert tail(path, lines) == (expected, len(content))
@@ -71,7 +71,7 @@ def test_the_last_lines_of_a_long_file_are_read_from_its_end(tmp_path: Path, lin
 
 
 @pytest.mark.parametrize("length", [64 * 1024 - 1, 64 * 1024, 64 * 1024 + 1, 1024 * 1024])
-def test_lines_that_are_larger_than_a_block_come_whole(tmp_path: Path, length: int) -> None:
+def test_tail_returns_lines_larger_than_a_block_whole(tmp_path: Path, length: int) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"first\n" + b"x" * length + b"\n" + b"y" * length + b"\n")
     assert tail(path, 1)[0] == b"y" * length + b"\n"
@@ -79,7 +79,7 @@ def test_lines_that_are_larger_than_a_block_come_whole(tmp_path: Path, length: i
     assert tail(path, 3)[0].startswith(b"first\n")
 
 
-def test_no_more_than_a_bound_is_read_of_a_file_without_lines(tmp_path: Path) -> None:
+def test_tail_reads_a_bounded_part_of_a_file_without_newlines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"z" * 3_000_000)
     text, end = tail(path, 10_000, max_bytes=1_000_000)
@@ -88,7 +88,7 @@ def test_no_more_than_a_bound_is_read_of_a_file_without_lines(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["missing", "no/folder/here"])
-def test_a_file_that_is_missing_is_empty(tmp_path: Path, name: str) -> None:
+def test_tail_of_a_missing_file_is_empty(tmp_path: Path, name: str) -> None:
     assert tail(tmp_path / name, 10) == (b"", 0)
 
 
@@ -116,14 +116,14 @@ def test_a_missing_file_is_not_rotated(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_backups_a_file_is_just_emptied(tmp_path: Path) -> None:
+def test_rotation_without_backups_truncates_the_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * 100)
     assert rotate(LogFile(str(path), 100, 0)).result is Rotation.ROTATED
     assert backups(path) == {"log": b""}
 
 
-def test_backups_move_on_and_the_oldest_goes(tmp_path: Path) -> None:
+def test_backups_are_renumbered_and_the_oldest_is_deleted(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for number in range(6):
         path.write_bytes(b"%d" % number * 10)
@@ -131,7 +131,7 @@ def test_backups_move_on_and_the_oldest_goes(tmp_path: Path) -> None:
     assert backups(path) == {"log": b"", "log.1": b"5" * 10, "log.2": b"4" * 10, "log.3": b"3" * 10}
 
 
-def test_who_holds_the_file_open_for_append_writes_on_at_its_new_beginning(tmp_path: Path) -> None:
+def test_writer_in_append_mode_continues_at_the_start_of_a_rotated_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("ab", buffering=0) as writer:
         writer.write(b"before\n")
@@ -140,7 +140,7 @@ def test_who_holds_the_file_open_for_append_writes_on_at_its_new_beginning(tmp_p
     assert backups(path) == {"log": b"after\n", "log.1": b"before\n"}
 
 
-def test_a_backup_is_no_more_open_to_others_than_its_file(tmp_path: Path) -> None:
+def test_backup_has_the_permissions_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"secret")
     path.chmod(0o600)
@@ -148,9 +148,7 @@ def test_a_backup_is_no_more_open_to_others_than_its_file(tmp_path: Path) -> Non
     assert (tmp_path / "log.1").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_is_written_while_the_backups_move_on_is_copied_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_written_during_a_rotation_are_in_the_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"first\n")
     move = Path.replace
@@ -187,7 +185,7 @@ def test_a_link_that_is_put_in_place_of_a_file_during_a_rotation_is_not_followed
     assert secret.read_bytes() == b"kept"
 
 
-def test_a_full_disk_costs_the_oldest_backups_first_and_then_the_content(
+def test_full_disk_deletes_the_oldest_backups_and_then_truncates_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log"
@@ -196,7 +194,7 @@ def test_a_full_disk_costs_the_oldest_backups_first_and_then_the_content(
     copy, room = shutil.copyfileobj, 0
 
     def little_space(source: Any, target: Any, length: int = 0) -> None:
-        """There is room for the copy when no more than `room` backups are left."""
+        """Has space for the copy when at most `room` backups remain."""
         if len(list(tmp_path.glob("log.[1-9]"))) > room:
             target.write(source.read(5))
             raise OSError(28, os.strerror(28))
@@ -257,7 +255,7 @@ def test_a_file_that_cannot_be_copied_for_another_reason_keeps_its_backups(
 
 
 class Follower:
-    """Reads what a follower is given, on a loop that a test steps."""
+    """Reads a followed log and collects its bytes."""
 
     def __init__(self, follow: Logs, path: Path, lines: int = 10) -> None:
         self.pieces = cast("Any", follow.follow(str(path), lines))
@@ -265,7 +263,7 @@ class Follower:
 
     @classmethod
     async def begin(cls, follow: Logs, path: Path, lines: int = 10) -> Follower:
-        """One that has read what there is."""
+        """Returns a follower that has read the current content."""
         follower = cls(follow, path, lines)
         follower.got = await anext(follower.pieces)
         return follower
@@ -277,7 +275,7 @@ class Follower:
 
 
 @pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
+def poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_files, "_FOLLOW_POLL_SECONDS", 0.001)
 
 
@@ -286,7 +284,7 @@ def append(path: Path, text: bytes) -> None:
         file.write(text)
 
 
-def test_a_follower_gets_the_end_of_the_file_and_then_what_is_added(tmp_path: Path) -> None:
+def test_follower_gets_the_last_lines_and_then_added_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(numbered(100))
 
@@ -301,7 +299,7 @@ def test_a_follower_gets_the_end_of_the_file_and_then_what_is_added(tmp_path: Pa
 
 
 @pytest.mark.parametrize("when", ["at its beginning", "later", "after a rotation"])
-def test_a_follower_comes_back_when_descriptors_are_free_again(
+def test_follower_continues_when_descriptors_are_available_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     path, opened, attempts = tmp_path / "log", log_files._opened, 0
@@ -337,7 +335,7 @@ def test_a_follower_comes_back_when_descriptors_are_free_again(
     run(work())
 
 
-def test_a_follower_may_come_before_the_file(tmp_path: Path) -> None:
+def test_follower_may_start_before_the_file_exists(tmp_path: Path) -> None:
     async def work() -> None:
         follower = Follower(Logs(list), tmp_path / "log")
         await follower.until(b"")
@@ -348,7 +346,7 @@ def test_a_follower_may_come_before_the_file(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_line_comes_when_it_is_whole(tmp_path: Path) -> None:
+def test_follower_gets_a_line_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"whole\nhal")
 
@@ -365,7 +363,7 @@ def test_a_line_comes_when_it_is_whole(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_line_without_end_is_not_held_back_for_ever(tmp_path: Path) -> None:
+def test_follower_gets_a_long_line_without_newline(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * 300_000)
 
@@ -403,7 +401,7 @@ def test_no_line_is_lost_or_doubled_across_rotations(tmp_path: Path, seed: int) 
     run(work())
 
 
-def test_a_line_that_was_half_written_at_rotation_comes_whole(tmp_path: Path) -> None:
+def test_follower_gets_a_line_split_by_a_rotation_whole(tmp_path: Path) -> None:
     path = tmp_path / "log"
     file = LogFile(str(path), 1, 2)
 
@@ -421,7 +419,7 @@ def test_a_line_that_was_half_written_at_rotation_comes_whole(tmp_path: Path) ->
     run(work())
 
 
-def test_a_follower_goes_on_where_nothing_is_kept_of_what_was_rotated_away(tmp_path: Path) -> None:
+def test_follower_continues_after_a_rotation_without_backups(tmp_path: Path) -> None:
     path = tmp_path / "log"
     file = LogFile(str(path), 1, 0)
 
@@ -438,7 +436,7 @@ def test_a_follower_goes_on_where_nothing_is_kept_of_what_was_rotated_away(tmp_p
     run(work())
 
 
-def test_a_backup_from_another_time_is_not_taken_for_what_was_rotated_away(tmp_path: Path) -> None:
+def test_follower_ignores_a_backup_that_is_not_of_the_last_rotation(tmp_path: Path) -> None:
     path = tmp_path / "log"
     (tmp_path / "log.1").write_bytes(b"long ago and far away\n" * 5)
     file = LogFile(str(path), 1, 0)
@@ -456,7 +454,7 @@ def test_a_backup_from_another_time_is_not_taken_for_what_was_rotated_away(tmp_p
     run(work())
 
 
-def test_a_file_that_another_caller_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_follower_reads_a_truncated_file_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(numbered(10))
 
@@ -471,7 +469,7 @@ def test_a_file_that_another_caller_emptied_is_read_from_its_beginning(tmp_path:
     run(work())
 
 
-def test_followers_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_followers_of_one_file_are_independent(tmp_path: Path) -> None:
     path = tmp_path / "log"
     file = LogFile(str(path), 500, 5)
 
@@ -492,7 +490,7 @@ def test_followers_do_not_disturb_each_other(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_follower_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
+def test_cancelled_followers_leave_no_file_open(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(numbered(10))
 
@@ -511,7 +509,7 @@ def test_a_follower_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> Non
             await asyncio.gather(*tasks, return_exceptions=True)
         opened = {one.path for one in psutil.Process().open_files()}
         assert str(path) not in opened
-        follower = Follower(follow, path)  # and nobody holds the lock
+        follower = Follower(follow, path)  # the lock is free
         await follower.until(numbered(10))
         await follower.pieces.aclose()
 

@@ -57,11 +57,11 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    async def within() -> None:
+    async def with_timeout() -> None:
         async with asyncio.timeout(60):
             await work
 
-    asyncio.run(within())
+    asyncio.run(with_timeout())
 
 
 async def until(chunks: AsyncIterator[Chunk], end: bytes) -> tuple[bytes, Chunk]:
@@ -103,7 +103,7 @@ def test_nothing_is_lost_or_repeated_by_rotations_split_lines_and_reconnects(sou
     run(work())
 
 
-def test_after_a_restart_of_the_server_a_cursor_finds_its_place_in_the_backups(source: Source) -> None:
+def test_cursor_is_found_in_the_backups_after_a_restart_of_the_server(source: Source) -> None:
     async def work() -> None:
         source.write(b"one\n")
         _, chunk = await until(source.follower().chunks(), b"one\n")
@@ -112,12 +112,12 @@ def test_after_a_restart_of_the_server_a_cursor_finds_its_place_in_the_backups(s
         source.write(b"three\n")
         other = Source(source.path)
         text, _ = await until(other.follower(after=chunk.cursor).chunks(), b"three\n")
-        assert text in (b"two\nthree\n", b"one\ntwo\nthree\n")  # before the first backup there is nothing to tell by
+        assert text in (b"two\nthree\n", b"one\ntwo\nthree\n")  # without an earlier backup the position is unknown
 
     run(work())
 
 
-def test_starts_and_exits_come_between_the_lines(source: Source) -> None:
+def test_marks_of_starts_and_exits_are_between_the_lines(source: Source) -> None:
     async def work() -> None:
         source.mark()
         source.write(b"first\nwithout an end")
@@ -149,7 +149,7 @@ def test_starts_and_exits_come_between_the_lines(source: Source) -> None:
         ({"at": 100}, [b"c\n"]),
     ],
 )
-def test_one_more_reader_gets_what_is_before_the_present_place(
+def test_added_reader_gets_the_text_before_the_current_position(
     source: Source, beginning: dict[str, Any], texts: list[bytes]
 ) -> None:
     async def work() -> None:
@@ -168,7 +168,7 @@ def test_one_more_reader_gets_what_is_before_the_present_place(
     run(work())
 
 
-def test_a_reader_with_a_cursor_goes_on_there(source: Source) -> None:
+def test_added_reader_with_a_cursor_continues_after_it(source: Source) -> None:
     async def work() -> None:
         source.write(b"a\n")
         follower = source.follower()
@@ -183,7 +183,7 @@ def test_a_reader_with_a_cursor_goes_on_there(source: Source) -> None:
     run(work())
 
 
-def test_a_link_far_before_the_end_gets_its_surroundings_and_the_number_of_lines_after_them(source: Source) -> None:
+def test_link_far_before_the_end_gets_its_context_and_the_number_of_later_lines(source: Source) -> None:
     async def work() -> None:
         line = b"x" * 99 + b"\n"
         source.write(line * 20_000)
@@ -202,7 +202,7 @@ def test_a_link_far_before_the_end_gets_its_surroundings_and_the_number_of_lines
 @pytest.mark.parametrize(
     "text", ["", "x", "1.2.3", "0123456789.1.2.3", "zzzzzzzz.1.2.3", "01234567.-1.2.3", "01234567.1.2.3.4"]
 )
-def test_a_cursor_is_refused_unless_it_is_one(text: str) -> None:
+def test_invalid_cursor_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="cursor"):
         read_cursor(text)
     assert str(read_cursor("01234567.1.2.3")) == "01234567.1.2.3"

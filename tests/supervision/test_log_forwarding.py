@@ -1,4 +1,4 @@
-"""Forwarding of logs: the formats of the sinks, a kill -9 of the server, a flood, a sink that is not there."""
+"""Forwarding of logs: the formats of the sinks, a kill -9 of the server, a flood, a missing sink."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WEB = Origin("we b", "stderr")
         (b"abcdefgh", [b"abcd"], b"efgh"),
     ],
 )
-def test_text_is_split_into_lines_and_long_ones_into_pieces(text: bytes, lines: list[bytes], rest: bytes) -> None:
+def test_text_is_split_into_lines_and_long_lines_into_pieces(text: bytes, lines: list[bytes], rest: bytes) -> None:
     assert split_lines(text, 4) == (lines, rest)
 
 
@@ -58,7 +58,7 @@ def test_standard_output_has_the_name_before_each_line(as_json: bool, expected: 
         os.close(writer)
 
 
-def test_a_stalled_standard_output_takes_lines_later_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_standard_output_accepts_lines_later_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_sinks, "_WRITE_SECONDS", 0.01)
     reader, writer = os.pipe()
     try:
@@ -109,13 +109,13 @@ def test_syslog_gets_rfc_5424(receiver: socket.socket, tmp_path: Path) -> None:
     assert re.fullmatch(pattern % (30, b"plain"), receiver.recv(1 << 20))
 
 
-def test_a_missing_socket_takes_nothing(tmp_path: Path) -> None:
+def test_send_to_a_missing_socket_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Syslog(str(tmp_path / "missing")).send(WEB, [b"x"])
 
 
-class OddSink(Sink):
-    """Raises each of `errors` once, then takes everything."""
+class FailingSink(Sink):
+    """Raises each of `errors` once, then accepts all lines."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -163,7 +163,7 @@ def test_forwarding_survives_errors_of_unexpected_kinds(
         Syslog("udp://a..b:514").send(WEB, [b"x"])
 
     async def work() -> None:
-        sink = OddSink(bad_host.value, RuntimeError("odd"))
+        sink = FailingSink(bad_host.value, RuntimeError("odd"))
         async with forwarding(tmp_path, Logs(list), sink) as forwarder:
             forwarder.start()
             (tmp_path / "log").write_bytes(b"one\ntwo\n")
@@ -178,11 +178,11 @@ def test_forwarding_survives_errors_of_unexpected_kinds(
     ("backups", "restarted", "lost"),
     [(0, False, 60), (1, False, 50), (2, False, 30), (3, False, 0), (2, True, 30), (3, True, 0)],
 )
-def test_bytes_that_were_rotated_away_are_counted(
+def test_bytes_lost_by_rotation_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, backups: int, restarted: bool, lost: int
 ) -> None:
     """10 bytes were forwarded; then 30, 20 and 10 bytes are written and rotated, the first before a restart if any."""
-    path, sink = tmp_path / "log", OddSink()
+    path, sink = tmp_path / "log", FailingSink()
     logs = Logs(lambda: [LogFile(str(path), 10, backups)])
 
     async def write_and_rotate(size: int) -> None:
@@ -242,7 +242,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, udp: socket.socket) -> Iter
     server.close()
 
 
-def test_no_line_is_passed_over_by_rotation_and_kill_9(server: Server, udp: socket.socket) -> None:
+def test_no_line_is_lost_by_rotation_and_kill_9(server: Server, udp: socket.socket) -> None:
     server.do("start", "counter")
     numbers: set[int] = set()
 
@@ -265,7 +265,7 @@ def test_a_flood_is_forwarded_whole_while_the_server_answers(server: Server) -> 
     assert numbers == list(map(str, range(1, 100_001)))
 
 
-def test_lines_wait_for_a_sink_that_is_missing(server: Server) -> None:
+def test_lines_wait_for_a_missing_sink(server: Server) -> None:
     server.do("start", "to-journal")
     wait_for(lambda: "logs: journald accepts no lines: No such file or directory" in server.log.read_text())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:

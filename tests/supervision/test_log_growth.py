@@ -28,7 +28,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 @contextlib.asynccontextmanager
 async def watching(*paths: Path) -> AsyncIterator[LogGrowth]:
-    """A server's watch of these files, without its periodic rounds."""
+    """Watches these files as a server does, without its periodic checks."""
     files = [LogFile(str(path), LIMIT, 3) for path in paths]
     growth = LogGrowth(Logs(lambda: files))
     watch = asyncio.create_task(growth.watch())
@@ -76,7 +76,7 @@ def test_a_file_is_rotated_whenever_it_has_grown_beyond_its_limit(tmp_path: Path
 
 
 @pytest.mark.parametrize(("before", "written", "rotated"), [(0, 0.6, True), (0.6, 0.01, False), (0, 0.4, False)])
-def test_half_of_the_limit_suffices_where_a_file_grows_fast(
+def test_fast_growing_file_is_rotated_at_half_of_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: float, written: float, rotated: bool
 ) -> None:
     monkeypatch.setattr(log_growth, "_FAST_BYTES_PER_SECOND", 1.0)  # however late the check is
@@ -125,8 +125,8 @@ def test_a_small_log_written_at_the_highest_rate_stays_within_twice_its_limit(tm
             output, _ = await writer.communicate()
             sizes = [int(size) for size in output.split()]
             assert len(sizes) == 40
-            assert statistics.median(sizes) <= 2 * limit  # of each where the machine has nothing else to do
-            await is_watched(growth, path)  # at rest again
+            assert statistics.median(sizes) <= 2 * limit  # on an idle machine this is true of each size
+            await is_watched(growth, path)  # nothing is due again
 
     run(work())
 
@@ -144,16 +144,16 @@ def test_many_idle_files_cost_one_descriptor_and_no_timer(tmp_path: Path) -> Non
             append(paths[7], 10)
             await until(lambda: bool(growth._due))
             assert list(growth._due) == [str(paths[7])]
-            await is_watched(growth, *paths)  # and nothing is due, so that nothing wakes it
+            await is_watched(growth, *paths)  # nothing is due, so no timer runs
         assert inotify_descriptors() == before
 
     run(work())
 
 
-@pytest.mark.parametrize("change", ["deleted", "renamed", "not there at first", "large at first"])
-def test_a_file_that_takes_the_place_of_another_is_watched(tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize("change", ["deleted", "renamed", "missing at first", "large at first"])
+def test_replaced_or_new_file_is_watched(tmp_path: Path, change: str) -> None:
     path = tmp_path / "log"
-    if change != "not there at first":
+    if change != "missing at first":
         append(path, 3 * LIMIT if change == "large at first" else 1)
 
     async def work() -> None:
@@ -173,7 +173,7 @@ def test_a_file_that_takes_the_place_of_another_is_watched(tmp_path: Path, chang
     run(work())
 
 
-def test_a_rotation_that_fails_is_left_to_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rotation_is_retried_in_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, good = tmp_path / "broken", tmp_path / "good"
     copy, attempts = shutil.copyfileobj, 0
 
@@ -218,9 +218,7 @@ def test_a_limit_that_a_reload_lowers_applies_to_the_next_write(tmp_path: Path) 
     run(work())
 
 
-def test_a_write_is_noticed_that_comes_before_its_new_watch_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_before_the_new_watch_is_registered_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch reports once: an event that is lost would leave the file unwatched."""
     path, is_read, watches = tmp_path / "log", threading.Event(), list[str]()
     append(path, 10)
@@ -253,16 +251,16 @@ def test_a_write_is_noticed_that_comes_before_its_new_watch_is_known(
     run(work())
 
 
-def test_without_inotify_the_rounds_go_on(
+def test_periodic_checks_rotate_files_without_inotify(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "log"
     append(path, LIMIT)
 
-    def none() -> int:
+    def fail_to_open() -> int:
         raise OSError(24, os.strerror(24))
 
-    monkeypatch.setattr(log_growth, "open_inotify", none)
+    monkeypatch.setattr(log_growth, "open_inotify", fail_to_open)
 
     async def work() -> None:
         async with watching(path) as growth:

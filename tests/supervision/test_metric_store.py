@@ -1,4 +1,4 @@
-"""The stored minutes of metrics: they outlive the server, have a bound, and a failing store stops no sample."""
+"""Stored metrics: kept across restarts, bounded by the retention, and no delay of samples by a failing store."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
 
 
 class Server:
-    """A history that is driven minute by minute, as one run of the server does."""
+    """A metrics history that is sampled minute by minute, as in one run of the server."""
 
     def __init__(self, first: int, *names: str, keep: int = DAY) -> None:
         self.fleet = [SimpleNamespace(name=name) for name in names]
@@ -106,7 +106,7 @@ def rows() -> list[tuple[str, int]]:
 
 
 @pytest.mark.usefixtures("store")
-def test_the_minutes_outlive_the_server_and_join_those_of_the_next() -> None:
+def test_stored_minutes_are_continued_after_a_restart() -> None:
     async def work() -> None:
         await Server(START, "web").run(200)
         assert rows() == [("web", START + number) for number in range(200)]
@@ -125,7 +125,7 @@ def test_the_minutes_outlive_the_server_and_join_those_of_the_next() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_rows_are_bounded_by_the_time_that_is_kept_also_after_a_change_of_it() -> None:
+def test_rows_are_bounded_by_the_retention_also_after_it_changes() -> None:
     counts = list[int]()
 
     async def work() -> None:
@@ -143,7 +143,7 @@ def test_rows_are_bounded_by_the_time_that_is_kept_also_after_a_change_of_it() -
 
 
 @pytest.mark.usefixtures("store")
-def test_a_clock_that_is_set_back_leaves_no_minutes_of_the_future() -> None:
+def test_minutes_in_the_future_are_deleted_after_the_clock_is_set_back() -> None:
     async def work() -> None:
         server = Server(START, "web")
 
@@ -159,19 +159,19 @@ def test_a_clock_that_is_set_back_leaves_no_minutes_of_the_future() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_the_rows_of_a_removed_process_disappear_and_those_of_others_stay() -> None:
+def test_only_rows_of_removed_processes_are_deleted() -> None:
     async def work() -> None:
         await Server(START, "gone", "web", "job").run(130)
         server = Server(START + 130, "web", "job")
         seen = list[set[str]]()
 
-        def look(number: int) -> None:
+        def check(number: int) -> None:
             assert metrics.names() == {name for name, _ in rows()}
             seen.append(metrics.names())
             if number == 1:
                 del server.fleet[1]
 
-        await server.run(3, look)
+        await server.run(3, check)
         assert seen == [{"web", "job"}, {"web", "job"}, {"web"}]
         assert len(await server.points("web", START, START + 200)) == 133
 
@@ -179,7 +179,7 @@ def test_the_rows_of_a_removed_process_disappear_and_those_of_others_stay() -> N
 
 
 @pytest.mark.usefixtures("store")
-def test_a_store_that_fails_is_reported_once_and_gets_the_minutes_when_it_is_back(
+def test_failing_store_is_reported_once_and_gets_the_minutes_afterwards(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "metrics")
@@ -203,10 +203,10 @@ def test_a_store_that_fails_is_reported_once_and_gets_the_minutes_when_it_is_bac
 
 @pytest.mark.usefixtures("store")
 def test_a_disk_that_hangs_delays_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    write, hangs = metrics.write, threading.Event()
+    write, released = metrics.write, threading.Event()
 
     def wait_and_write(*arguments: Any) -> None:
-        hangs.wait(30)
+        released.wait(30)
         write(*arguments)
 
     monkeypatch.setattr(metrics, "write", wait_and_write)
@@ -214,31 +214,31 @@ def test_a_disk_that_hangs_delays_no_sample(monkeypatch: pytest.MonkeyPatch) -> 
     async def work() -> None:
         server = Server(START, "web")
 
-        def look(number: int) -> None:
+        def check(number: int) -> None:
             if number == 4:
                 assert len(server.history.of("web").minutes(0)) == 5
                 assert rows() == []
-                hangs.set()
+                released.set()
 
-        await server.run(6, look, waits=hangs.is_set)
+        await server.run(6, check, waits=released.is_set)
         assert rows() == [("web", START + number) for number in range(6)]
 
     asyncio.run(work())
 
 
 @pytest.mark.usefixtures("store")
-def test_a_store_that_cannot_be_read_at_the_start_stops_no_sample(caplog: pytest.LogCaptureFixture) -> None:
+def test_sampling_continues_if_the_store_cannot_be_read_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         await Server(START, "web").run(5)
         database.execute_sql("ALTER TABLE metric_minute RENAME TO away")
         server = Server(START + 5, "web")
 
-        def put_back(number: int) -> None:
+        def restore_table(number: int) -> None:
             if number == 3:
                 assert "stored metrics cannot be read (no such table: metric_minute)" in caplog.text
                 database.execute_sql("ALTER TABLE away RENAME TO metric_minute")
 
-        await server.run(5, put_back)
+        await server.run(5, restore_table)
         assert [minute for _, minute in rows()] == list(range(START, START + 10))
         assert len(await server.points("web", START, START + 10)) == 10
 
@@ -246,7 +246,7 @@ def test_a_store_that_cannot_be_read_at_the_start_stops_no_sample(caplog: pytest
 
 
 @pytest.mark.usefixtures("store")
-def test_the_starts_of_a_process_are_those_of_its_events_in_the_window() -> None:
+def test_starts_returns_the_start_times_of_the_events_in_the_window() -> None:
     def entry(id: int, start: int | None, at: int, process: str = "web") -> Entry:
         times: dict[str, Any] = {"at": at, "start": start, "end": None}
         return Entry(id=id, process=process, pid=1, exit_code=None, new=Status.RUNNING, old=Status.STARTING, uptime=0,

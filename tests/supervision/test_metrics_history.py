@@ -99,7 +99,7 @@ def test_a_sparkline_has_at_most_thirty_points_of_the_last_hour() -> None:
     assert sparkline(known, START + 300 * MINUTE) == ""
 
 
-def test_a_sparkline_is_drawn_anew_for_each_minute() -> None:
+def test_sparkline_is_redrawn_for_each_minute() -> None:
     known, page, process, rows = series([(0, 1, 10), (120, 3, 30)]), Mock(), Mock(), ProcessRows()
     page.supervision.metrics.of = lambda name: known
     page.clock.now.return_value = (START + 150) * 1_000_000
@@ -134,14 +134,18 @@ def times(used: int, waited: int = 0, *, parent: int = 1, group: int = 10, start
         ({10: times(5)}, {10: times(5), 11: times(3, parent=10)}, {10: 3}),
         ({10: times(5), 11: times(3, parent=10)}, {10: times(6), 11: times(7, parent=10)}, {10: 5}),
         ({10: times(5)}, {10: times(5, 4)}, {10: 4}),  # a child began and ended in between
-        ({10: times(5), 11: times(30, parent=10)}, {10: times(5, 34)}, {10: 4}),  # a child ended that was counted
+        (
+            {10: times(5), 11: times(30, parent=10)},
+            {10: times(5, 34)},
+            {10: 4},
+        ),  # a child ended that was counted
         ({10: times(5), 11: times(30, parent=10)}, {10: times(6)}, {10: 1}),  # the child was not waited for
         ({10: times(5), 11: times(30, parent=1)}, {10: times(6)}, {10: 1}),
         ({10: times(5), 11: times(30, parent=10, group=11)}, {10: times(5, 31)}, {10: 1}),  # a job with its own group
         ({10: times(5), 20: times(5, group=20)}, {10: times(6), 20: times(9, group=20)}, {10: 1, 20: 4}),
     ],
 )
-def test_a_group_has_used_what_its_living_and_its_ended_processes_used(
+def test_group_ticks_include_live_and_ended_processes(
     before: dict[int, ProcessTimes], after: dict[int, ProcessTimes], expected: dict[int, int]
 ) -> None:
     assert {group: ticks for group, ticks in group_ticks(before, after).items() if group in expected} == expected
@@ -187,7 +191,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield one
 
 
-def test_the_metrics_of_a_process_are_given_with_its_starts(server: Server) -> None:
+def test_metrics_of_a_process_include_its_starts(server: Server) -> None:
     found = server.get("/api/v1/processes/metrics/web").json
     assert (found["process"], found["step"], len(found["starts"])) == ("web", 60, 1)
     assert found["points"][0]["memoryMax"] >= found["points"][0]["memoryAvg"] > 0
@@ -205,11 +209,11 @@ def test_the_metrics_of_a_process_are_given_with_its_starts(server: Server) -> N
         "step=60&from=2020-01-01T00:00:00Z",
     ],
 )
-def test_a_faulty_window_is_refused(server: Server, query: str) -> None:
+def test_invalid_window_is_400(server: Server, query: str) -> None:
     assert server.get(f"/api/v1/processes/metrics/web?{query}").status == 400
 
 
-def test_the_group_of_a_process_is_measured_with_those_it_started(server: Server) -> None:
+def test_group_metrics_include_the_child_processes(server: Server) -> None:
     def highest(process: str, field: str) -> float:
         points = server.get(f"/api/v1/processes/metrics/{process}").json["points"]
         return float(max(point[field] for point in points))
@@ -248,7 +252,7 @@ def test_an_unknown_range_is_ignored_with_a_note(server: Server) -> None:
     assert "Ignored" not in get_page(server, "/processes/web?range=6h").words
 
 
-def test_the_minutes_are_there_after_a_restart_of_the_server(server: Server) -> None:
+def test_minutes_are_kept_after_a_restart_of_the_server(server: Server) -> None:
     path = "/api/v1/processes/metrics/web"
     before = server.get(path).json
     server.stop()
@@ -258,14 +262,14 @@ def test_the_minutes_are_there_after_a_restart_of_the_server(server: Server) -> 
     assert before["starts"][0] == after["starts"][0]
 
 
-def test_a_selector_chooses_the_rows_and_a_faulty_one_is_ignored_with_a_note(server: Server) -> None:
+def test_selector_filters_the_rows_and_an_invalid_one_is_ignored_with_a_note(server: Server) -> None:
     assert "idle" not in get_page(server, "/processes?select=w*").words
     shown = get_page(server, "/processes?select=%40none").words
     assert "Ignored: select @none" in shown
     assert "idle" in shown
 
 
-def test_the_plots_are_read_by_keys_and_selected_rows_are_restarted(chromium: Browser, server: Server) -> None:
+def test_plot_values_are_read_by_keyboard_and_selected_rows_are_restarted(chromium: Browser, server: Server) -> None:
     with chromium.page(url_of(server)) as tab:
         tab.goto("/processes/web?range=10m")
         tab.locator("svg[data-values]").first.focus()

@@ -21,7 +21,7 @@ def notices(server: Server, query: str = "") -> list[dict[str, Any]]:
     return list(answer.json["content"])
 
 
-def test_a_process_that_gives_up_leaves_a_notice_that_is_stored_logged_and_streamed(serve: Serve) -> None:
+def test_notice_of_a_reached_restart_limit_is_stored_logged_and_streamed(serve: Serve) -> None:
     server = serve({"crashes": CRASHES, "other": CRASHES})
     with closing(server.stream("/api/v1/processes/stream?notices=true")) as stream:
         server.do("start", "crashes")
@@ -55,7 +55,7 @@ def test_a_process_that_gives_up_leaves_a_notice_that_is_stored_logged_and_strea
     ],
     ids=["before the spawn", "at the spawn", "after the spawn"],
 )
-def test_a_start_that_fails_leaves_a_notice_with_its_reason(serve: Serve, entry: dict[str, Any], reason: str) -> None:
+def test_failed_start_posts_a_notice_with_its_reason(serve: Serve, entry: dict[str, Any], reason: str) -> None:
     server = serve({"web": {**entry, "auto-start": True}})
     server.until("web", "failed_to_start")
     (notice,) = notices(server)
@@ -66,7 +66,7 @@ def test_a_start_that_fails_leaves_a_notice_with_its_reason(serve: Serve, entry:
     assert notice["facts"] == {"status": "failed_to_start", "exitCode": 3 if "secret" in str(entry) else None}
 
 
-def test_a_stream_without_notices_has_none(serve: Serve) -> None:
+def test_stream_without_notices_sends_only_status_events(serve: Serve) -> None:
     server = serve({"crashes": CRASHES, "web": {"command": "sleep 1000"}})
     with closing(server.stream("/api/v1/processes/stream")) as stream:
         server.do("start", "crashes")
@@ -78,7 +78,7 @@ def test_a_stream_without_notices_has_none(serve: Serve) -> None:
     assert {event["event"] for event in seen} == {"status"}
 
 
-def test_the_oldest_notices_are_pruned_and_their_ids_not_given_again(serve: Serve) -> None:
+def test_oldest_notices_are_pruned_and_their_ids_are_not_reused(serve: Serve) -> None:
     server = serve({"crashes": CRASHES}, supervisor={"notices": {"retain-rows": 2}})
     server.stop()
     with closing(sqlite3.connect(server.data / "pilothouse.db")) as store, store:
@@ -92,10 +92,10 @@ def test_the_oldest_notices_are_pruned_and_their_ids_not_given_again(serve: Serv
 
 
 @pytest.mark.parametrize("query", ["?page=-1", "?size=0", "?size=101", "?sortBy=colour", "?sortDirection=up"])
-def test_a_page_that_cannot_be_is_refused(serve: Serve, query: str) -> None:
+def test_invalid_page_parameters_are_400(serve: Serve, query: str) -> None:
     check_error(serve().get(PATH + query), 400, PATH, "VALIDATION_ERROR")
 
 
-def test_a_stream_is_refused_a_choice_that_is_none(serve: Serve) -> None:
+def test_invalid_notices_parameter_of_the_stream_is_400(serve: Serve) -> None:
     path = "/api/v1/processes/stream"
     check_error(serve().get(f"{path}?notices=maybe"), 400, path, "VALIDATION_ERROR")

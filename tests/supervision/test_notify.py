@@ -115,8 +115,8 @@ def details(server: Server, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def starting(server: Server, name: str) -> list[Answer]:
-    """Starts it in a thread, and returns when it is being started; the answer comes into the list."""
+def start_in_background(server: Server, name: str) -> list[Answer]:
+    """Starts a process in a thread and waits for the status `starting`; the response is added to the list."""
     answers: list[Answer] = []
 
     def start() -> None:
@@ -136,8 +136,8 @@ def test_systemd_notify_makes_a_process_running(server: Server) -> None:
     wait_for(lambda: details(server, "shell")["statusText"] == "all is well")
 
 
-def test_start_waits_for_ready_and_kill_9_in_between_loses_nothing(server: Server) -> None:
-    answers = starting(server, "gated")
+def test_start_waits_for_ready_also_across_a_kill_9_of_the_server(server: Server) -> None:
+    answers = start_in_background(server, "gated")
     wait_for(lambda: details(server, "gated")["waitingFor"] == "ready")
     pid = server.info("gated")["pid"]
     server.do("start", "dog")
@@ -151,10 +151,10 @@ def test_start_waits_for_ready_and_kill_9_in_between_loses_nothing(server: Serve
     assert (server.status("dog"), server.info("dog")["pid"]) == ("running", dog)
 
 
-def test_a_stop_before_ready_ends_it(server: Server) -> None:
+def test_stop_before_ready_ends_the_process(server: Server) -> None:
     (server.folder / "gate").unlink(missing_ok=True)
     server.do("stop", "gated")
-    starting(server, "gated")
+    start_in_background(server, "gated")
     pid = wait_for(lambda: server.info("gated")["pid"])
     assert server.do("stop", "gated").status == 200
     assert (server.status("gated"), is_alive(pid)) == ("stopped", False)
@@ -175,9 +175,9 @@ def test_a_process_that_does_not_become_ready_has_failed_to_start(server: Server
     assert server.new_statuses(name) == ["starting", "failed_to_start"]
 
 
-def test_a_process_may_ask_for_more_time(server: Server) -> None:
-    answers = starting(server, "extended")
-    assert server.do("start", "silent").status == 500  # takes longer than its time would be
+def test_process_may_extend_its_ready_timeout(server: Server) -> None:
+    answers = start_in_background(server, "extended")
+    assert server.do("start", "silent").status == 500  # the four starts take longer than the ready timeout
     assert server.do("start", "silent").status == 500
     assert server.do("start", "silent").status == 500
     assert server.do("start", "silent").status == 500
@@ -186,7 +186,7 @@ def test_a_process_may_ask_for_more_time(server: Server) -> None:
     server.until("extended", "running")
 
 
-def test_ready_just_before_the_end_counts(server: Server) -> None:
+def test_ready_just_before_the_exit_counts(server: Server) -> None:
     server.do("start", "parting")
     server.until("parting", "failed")
     assert server.new_statuses("parting") == ["starting", "running", "failed"]
@@ -194,14 +194,14 @@ def test_ready_just_before_the_end_counts(server: Server) -> None:
 
 @pytest.mark.needs(ROOT_USER)
 def test_ready_of_another_user_is_refused(server: Server) -> None:
-    starting(server, "forged")
+    start_in_background(server, "forged")
     wait_for(lambda: "notify: forged: notifications of user 65534 are ignored" in server.log.read_text())
     assert server.status("forged") == "starting"
     server.do("stop", "forged")
 
 
 def test_messages_beyond_a_hundred_a_second_wait_and_descriptors_are_closed(server: Server) -> None:
-    answers = starting(server, "flood")
+    answers = start_in_background(server, "flood")
     wait_for(lambda: answers)
     assert (answers[0].status, details(server, "flood")["statusText"]) == (200, "149")
     own = server.folder / "passed"
@@ -225,8 +225,8 @@ def test_a_missed_watchdog_aborts_the_process_and_its_policy_restarts_it(server:
     assert aborted["exitCode"] == 134
     found = server.get("/api/v1/processes/notices?process=hangs&name=process.watchdog_missed").json["content"]
     assert len(found) == 1
-    lived = datetime.fromisoformat(aborted["endTime"]) - datetime.fromisoformat(aborted["startTime"])
-    assert lived.total_seconds() > 2.9  # the one WATCHDOG=1 counted
+    lifetime = datetime.fromisoformat(aborted["endTime"]) - datetime.fromisoformat(aborted["startTime"])
+    assert lifetime.total_seconds() > 2.9  # the one WATCHDOG=1 counted
 
 
 def test_a_triggered_watchdog_aborts_a_process_that_catches_the_signal(server: Server) -> None:

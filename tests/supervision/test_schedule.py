@@ -38,7 +38,7 @@ def utc(instant: int) -> str:
         ("@yearly", "2026-03-01T10:00:00", ["2027-01-01T00:00:00", "2028-01-01T00:00:00"]),
     ],
 )
-def test_a_cron_expression_has_these_instants(cron: str, after: str, expected: list[str]) -> None:
+def test_cron_expression_has_the_expected_instants(cron: str, after: str, expected: list[str]) -> None:
     assert [utc(one) for one in islice(Schedule(check_cron(cron), timezone="UTC").after(at(after)), 2)] == expected
 
 
@@ -55,7 +55,7 @@ def test_a_cron_expression_has_these_instants(cron: str, after: str, expected: l
          ["2026-10-25T00:30:00", "2026-10-25T01:00:00", "2026-10-25T01:30:00", "2026-10-25T02:00:00"]),
     ],
 )  # fmt: skip
-def test_on_the_days_when_clocks_change_it_runs_as_debian_runs_it(cron: str, after: str, expected: list[str]) -> None:
+def test_cron_at_clock_changes_runs_as_on_debian(cron: str, after: str, expected: list[str]) -> None:
     schedule = Schedule(cron, timezone=BERLIN)
     assert [utc(one) for one in islice(schedule.after(at(after, BERLIN)), len(expected))] == expected
 
@@ -74,7 +74,7 @@ def test_continuing_from_each_instant_gives_the_same_list_without_duplicates(cro
     assert stepped[1:] == whole
 
 
-def test_an_interval_is_counted_from_1970_so_that_a_restart_moves_nothing() -> None:
+def test_intervals_are_counted_from_1970() -> None:
     schedule = Schedule(every=90)
     assert list(islice(schedule.after(at("2026-03-01T00:00:01")), 2)) == [
         at("2026-03-01T00:01:30"),
@@ -92,7 +92,7 @@ def test_an_interval_is_shown_in_its_largest_unit(seconds: float, expression: st
 
 
 @pytest.mark.parametrize("schedule", [Schedule("*/5 * * * *", timezone="UTC"), Schedule(every=300)])
-def test_missed_instants_are_counted_without_the_first_moment_and_with_the_last(schedule: Schedule) -> None:
+def test_count_between_excludes_the_start_and_includes_the_end(schedule: Schedule) -> None:
     start = at("2026-03-01T00:00:00")
     assert schedule.count_between(start, start) == 0
     assert schedule.count_between(start, start - 1) == 0
@@ -105,7 +105,7 @@ def test_missed_instants_are_counted_without_the_first_moment_and_with_the_last(
 @pytest.mark.parametrize(
     "cron", ["30 2 * * *", "*/20 * * * *", "15 0,3 1-7 * MON", "0 12 L * *", "*/45 1 * 3,4,10 *", "59 23 * * 5L"]
 )
-def test_the_count_is_that_of_the_instants_one_by_one(cron: str, place: str) -> None:
+def test_count_between_is_the_number_of_instants(cron: str, place: str) -> None:
     schedule = Schedule(cron, timezone=place)
     start = at("2026-03-20T13:07:11", place)
     for end in ("2026-03-20T13:07:12", "2026-03-21T00:00:00", "2026-03-30T02:30:00", "2026-04-26T03:10:00"):
@@ -122,7 +122,7 @@ def test_the_count_is_that_of_the_instants_one_by_one(cron: str, place: str) -> 
         ("0 0 31 2 *", "bad day-of-month"), ("*/0 * * * *", "bad minute"), ("5-1 * * * *", "bad minute"),
     ],
 )  # fmt: skip
-def test_a_faulty_expression_is_refused_and_its_field_is_named(text: str, reason: str) -> None:
+def test_invalid_cron_expression_is_refused_and_its_field_is_named(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         check_cron(text)
 
@@ -142,7 +142,7 @@ def test_a_known_time_zone_is_accepted() -> None:
 @pytest.mark.parametrize("zone", ["UTC", BERLIN, "Australia/Lord_Howe"])
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/20 * * * *", "15 2,3 * * *", "0 0 1 * *"])
 @pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25", "2026-04-05", "2026-10-04"])
-def test_the_latest_instant_is_the_last_of_those_that_come_forward(cron: str, zone: str, day: str) -> None:
+def test_latest_at_is_the_last_instant_of_a_forward_iteration(cron: str, zone: str, day: str) -> None:
     schedule = Schedule(cron, timezone=zone)
     start, end = at(f"{day}T00:00:00", zone), at(f"{day}T09:00:00", zone)
     forward = []
@@ -177,10 +177,12 @@ JITTERED = Schedule("*/5 * * * *", timezone="UTC", jitter=120)
         (EVERY_FIVE, "10:05:00", "09:40:00", ("10:05:00", None, 0)),  # the clock was set back: nothing runs twice
     ],
 )
-def test_what_is_due(schedule: Schedule, handled: str, now: str, expected: tuple[str, str | None, int]) -> None:
-    (dealt, run, missed), day = expected, "2026-03-01T"
+def test_due_returns_the_run_and_the_number_of_missed_runs(
+    schedule: Schedule, handled: str, now: str, expected: tuple[str, str | None, int]
+) -> None:
+    (last_handled, run, missed), day = expected, "2026-03-01T"
     due = schedule.due(at(day + handled), at(day + now))
-    assert due == Due(at(day + dealt), at(day + run) if run else None, missed, schedule is RUN_ONCE)
+    assert due == Due(at(day + last_handled), at(day + run) if run else None, missed, schedule is RUN_ONCE)
 
 
 def test_a_stored_instant_more_than_a_day_ahead_is_dropped() -> None:
@@ -205,7 +207,7 @@ def test_jitter_delays_a_run_but_never_beyond_the_next_one(jitter: float, longes
 @pytest.mark.parametrize(
     ("variable", "expected"), [("Europe/Berlin", BERLIN), (":Asia/Tokyo", "Asia/Tokyo"), ("CET-1CEST", None)]
 )
-def test_the_time_zone_of_the_host_is_that_of_tz_or_of_etc_localtime(
+def test_host_time_zone_is_that_of_tz_or_of_etc_localtime(
     variable: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     try:

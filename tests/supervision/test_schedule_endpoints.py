@@ -42,7 +42,7 @@ def ctl(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def test_details_have_the_kind_the_schedule_and_the_last_run(server: Server) -> None:
+def test_details_have_the_type_the_schedule_and_the_last_run(server: Server) -> None:
     assert {name: details(server, name)["type"] for name in PROCESSES} == {
         "backup": "oneshot", "failing": "oneshot", "import": "oneshot", "nightly": "service", "web": "service",
     }  # fmt: skip
@@ -92,11 +92,13 @@ def test_runs_are_paged_newest_first(server: Server) -> None:
         ("POST", f"{SCHEDULE}/backup?paused=maybe", 400, "VALIDATION_ERROR"),
     ],
 )
-def test_what_does_not_fit_is_refused(server: Server, method: str, path: str, status: int, code: str) -> None:
+def test_invalid_request_is_refused_with_its_error_code(
+    server: Server, method: str, path: str, status: int, code: str
+) -> None:
     check_error(server.ask(method, path, b"" if method == "POST" else None), status, path.partition("?")[0], code)
 
 
-def test_a_pause_is_stored_and_ctl_shows_and_ends_it(server: Server) -> None:
+def test_pause_is_stored_and_ctl_shows_and_resumes_it(server: Server) -> None:
     answer = server.post(f"{SCHEDULE}/backup?paused=true")
     assert (answer.status, json_body(answer)) == (200, {"message": "the schedule of backup is paused"})
     server.kill()
@@ -132,7 +134,7 @@ def test_the_page_of_a_job_shows_its_schedule_and_runs_and_pauses_it(server: Ser
     assert "Runs</h2>" in server.get("/processes/import").text
 
 
-def test_the_group_calls_pause_and_resume_and_run_no_job(server: Server) -> None:
+def test_group_commands_pause_and_resume_schedules_and_run_no_job(server: Server) -> None:
     group = "/api/v1/processes/group"
     runs = len(server.get(f"{RUNS}/backup").json["content"])
     assert server.post(f"{group}/start").status == 200

@@ -30,7 +30,7 @@ EVERY_MINUTE = Schedule("* * * * *", timezone="UTC")
 
 
 class SetClock(Clock):
-    """Goes on from where the test sets it."""
+    """Continues from the time that the test sets."""
 
     def __init__(self, moment: str = START) -> None:
         self.offset = 0
@@ -57,19 +57,19 @@ def job(name: str = "job", command: str = "true", schedule: Schedule | None = EV
 
 
 class Supervision:
-    """The services of a server, its clock, and what its schedules did."""
+    """The services of a server, its clock, and access to runs, notices and schedules."""
 
     def __init__(self, services: Services, clock: SetClock) -> None:
         self.services, self.clock = services, clock
 
     async def tick(self, moment: str) -> None:
-        """The clock is set, and the next round of maintenance notices it."""
-        await self.round_is_over()
+        """Sets the clock, and has the scheduler check it as the maintenance does."""
+        await self.wait_for_round()
         self.clock.set(moment)
         self.services.supervision.scheduler.check_clock()
-        await self.round_is_over()
+        await self.wait_for_round()
 
-    async def round_is_over(self) -> None:
+    async def wait_for_round(self) -> None:
         for _ in range(3):
             await asyncio.sleep(0)
             while self.services.supervision.scheduler._round is not None:
@@ -82,7 +82,7 @@ class Supervision:
         )
 
     async def runs(self, name: str = "job") -> list[Run]:
-        """Oldest first."""
+        """The runs of a process, oldest first."""
         page = await self.services.supervision.context.runs.page(name, Paging(size=100, descending=False))
         return list(page.content)
 
@@ -106,7 +106,7 @@ Work = Callable[[Supervision], Awaitable[None]]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., None]]:
-    """Runs `work` with the services of a server that has these processes; again on the same data directory."""
+    """Runs `work` with the services of a server with these processes; all calls share a data directory."""
     (tmp_path / "data").mkdir(mode=0o700)
 
     @contextlib.asynccontextmanager
@@ -116,7 +116,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., None]]:
         config = Config(server=ServerSettings(data_dir=tmp_path / "data"), supervisor=supervisor)
         async with open_services(config, lambda: config, clock=clock) as services:
             supervision = Supervision(services, clock)
-            await supervision.round_is_over()
+            await supervision.wait_for_round()
             yield supervision
 
     def serve(work: Work, *specs: ProcessSpec, clock: SetClock | None = None, retain: int = 100) -> None:
@@ -127,7 +127,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., None]]:
         asyncio.run(run())
 
     yield serve
-    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # this process is no supervisor any more
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # this process is no longer a subreaper
 
 
 Serve = Callable[..., None]
@@ -161,13 +161,11 @@ def test_a_run_has_its_instant_its_times_and_its_outcome(serve: Serve) -> None:
     ("day", "cron", "instants"),
     [
         ("2026-03-29", "30 2 * * *", ["01:00"]),  # 02:30 does not exist: 03:00 summer time
-        ("2026-10-25", "30 2 * * *", ["00:30"]),  # it comes twice: the first
+        ("2026-10-25", "30 2 * * *", ["00:30"]),  # 02:30 occurs twice: the first is used
         ("2026-10-25", "*/30 * * * *", ["00:30", "01:00", "01:30", "02:00", "02:30"]),
     ],
 )
-def test_on_the_days_when_clocks_change_a_job_runs_as_under_debian(
-    serve: Serve, day: str, cron: str, instants: list[str]
-) -> None:
+def test_job_at_clock_changes_runs_as_on_debian(serve: Serve, day: str, cron: str, instants: list[str]) -> None:
     async def work(supervision: Supervision) -> None:
         for minute in range(30, 151, 30):
             moment = f"{day}T{minute // 60:02}:{minute % 60:02}:01"
@@ -190,7 +188,7 @@ TICKS = [f"2026-03-01T10:0{minute}:00" for minute in (1, 2, 3)]
         (Overlap.REPLACE, [(TICKS[0], "stopped"), (TICKS[1], "stopped"), (TICKS[2], None)], 0),
     ],
 )
-def test_while_a_run_goes_on_a_tick_follows_its_policy(
+def test_tick_during_a_run_follows_the_overlap_policy(
     serve: Serve, overlap: Overlap, outcomes: list[tuple[str, str | None]], skipped: int
 ) -> None:
     async def work(supervision: Supervision) -> None:
@@ -207,17 +205,17 @@ def test_while_a_run_goes_on_a_tick_follows_its_policy(
             await supervision.until("job", Status.RUNNING, 2)
             assert [text(run.scheduled_for) for run in await supervision.runs()] == TICKS[:2]
             await supervision.tick("2026-03-01T10:04:00")
-            await supervision.services.supervision.fleet.stop("job")  # ends the run and drops the one that waits
-            await supervision.round_is_over()
+            await supervision.services.supervision.fleet.stop("job")  # ends the run and drops the queued run
+            await supervision.wait_for_round()
             assert supervision.services.supervision.fleet.get("job").status is Status.STOPPED
             assert supervision.report().skipped == 2
-            await supervision.tick("2026-03-01T10:05:00")  # but not the schedule
+            await supervision.tick("2026-03-01T10:05:00")  # the schedule is still active
             await supervision.until("job", Status.RUNNING, 3)
 
     serve(work, job(command="sleep 1000", schedule=evolve(EVERY_MINUTE, overlap=overlap)))
 
 
-def test_a_run_that_waits_for_its_retry_is_not_over(serve: Serve) -> None:
+def test_tick_is_skipped_while_a_run_waits_for_its_retry(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
         await supervision.tick(TICKS[0])
         await supervision.until("job", Status.FAILED)
@@ -232,13 +230,13 @@ def test_a_run_that_waits_for_its_retry_is_not_over(serve: Serve) -> None:
     ("missed", "runs"),
     [(Missed.SKIP, []), (Missed.RUN_ONCE, [("schedule", "2026-03-01T13:00:00", "success")])],
 )
-def test_what_was_missed_while_the_server_was_down_is_counted_and_made_up_for_once(
+def test_runs_missed_during_downtime_are_counted_and_made_up_once(
     serve: Serve, missed: Missed, runs: list[Any]
 ) -> None:
     clock, spec = SetClock(), job(schedule=Schedule("0 * * * *", timezone="UTC", missed=missed))
 
-    async def nothing(_: Supervision) -> None:
-        """It is stopped before anything is due."""
+    async def stop_at_once(_: Supervision) -> None:
+        """The server stops before a run is due."""
 
     async def work(supervision: Supervision) -> None:
         if runs:
@@ -248,17 +246,17 @@ def test_what_was_missed_while_the_server_was_down_is_counted_and_made_up_for_on
         assert [one["count"] for one in await supervision.notices("schedule.missed")] == [3]
         assert text(supervision.report().next_run) == "2026-03-01T14:00:00"
 
-    async def later(supervision: Supervision) -> None:
+    async def after_restart(supervision: Supervision) -> None:
         assert await supervision.outcomes() == runs
         assert supervision.report().missed == 3
 
-    serve(nothing, spec, clock=clock)
+    serve(stop_at_once, spec, clock=clock)
     clock.set("2026-03-01T13:02:00")
     serve(work, spec, clock=clock)
-    serve(later, spec, clock=clock)
+    serve(after_restart, spec, clock=clock)
 
 
-def test_a_host_that_slept_or_a_clock_that_jumped_ahead_has_missed_runs_and_none_runs_twice(serve: Serve) -> None:
+def test_clock_jumps_count_missed_runs_and_no_instant_runs_twice(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
         await supervision.tick("2026-03-01T10:30:30")
         await supervision.until("job", Status.FINISHED)
@@ -278,7 +276,7 @@ def test_a_host_that_slept_or_a_clock_that_jumped_ahead_has_missed_runs_and_none
     serve(work, job())
 
 
-def test_a_tick_starts_dependencies_but_none_that_an_operator_stopped(serve: Serve) -> None:
+def test_tick_starts_dependencies_unless_an_operator_stopped_them(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
         fleet = supervision.services.supervision.fleet
         await supervision.tick(TICKS[0])
@@ -295,7 +293,7 @@ def test_a_tick_starts_dependencies_but_none_that_an_operator_stopped(serve: Ser
         assert [run.trigger for run in await supervision.runs("migrate")] == ["dependency"]
 
     async def again(supervision: Supervision) -> None:
-        """After a restart of the server, which stopped everything, it is down but no operator stopped it."""
+        """After a restart of the server, `db` is stopped, but not by an operator."""
         await supervision.tick("2026-03-01T10:05:00")
         await supervision.until("job", Status.FINISHED, 3)
         assert supervision.services.supervision.fleet.get("db").status is Status.RUNNING
@@ -307,7 +305,7 @@ def test_a_tick_starts_dependencies_but_none_that_an_operator_stopped(serve: Ser
     serve(again, migrate, db, job(depends_on=(Dependency("db"),)), clock=clock)
 
 
-def test_a_stop_of_all_pauses_and_a_start_or_restart_of_all_resumes_and_runs_none(serve: Serve) -> None:
+def test_stop_of_all_pauses_schedules_and_start_or_restart_of_all_resumes_them(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
         fleet, schedules = supervision.services.supervision.fleet, supervision.services.supervision.scheduler
         with pytest.raises(NotFound):
@@ -316,9 +314,9 @@ def test_a_stop_of_all_pauses_and_a_start_or_restart_of_all_resumes_and_runs_non
         assert supervision.report().next_run is None
         await supervision.tick("2026-03-01T10:30:00")
         assert await group_calls.start_all(fleet, schedules) == "1 processes have been started"
-        await supervision.round_is_over()
+        await supervision.wait_for_round()
         assert not supervision.report().paused
-        assert supervision.report().missed == 0, "nothing is missed while it is paused"
+        assert supervision.report().missed == 0, "a paused schedule misses no run"
         assert fleet.get("job").status is Status.NOT_STARTED
         await supervision.tick("2026-03-01T10:31:00")
         await supervision.until("job", Status.RUNNING)
@@ -332,9 +330,9 @@ def test_a_stop_of_all_pauses_and_a_start_or_restart_of_all_resumes_and_runs_non
             await schedules.pause("other", True)
 
     async def again(supervision: Supervision) -> None:
-        assert supervision.report().paused, "it is stored"
+        assert supervision.report().paused, "the pause is stored"
         await supervision.services.supervision.scheduler.pause("job", False)
-        await supervision.round_is_over()
+        await supervision.wait_for_round()
         assert text(supervision.report().next_run) == "2026-03-01T10:32:00"
 
     clock = SetClock()
@@ -343,7 +341,7 @@ def test_a_stop_of_all_pauses_and_a_start_or_restart_of_all_resumes_and_runs_non
     serve(again, *specs, clock=clock)
 
 
-def test_a_tick_restarts_a_service_that_is_live_only(serve: Serve) -> None:
+def test_tick_restarts_a_service_only_if_it_is_live(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
         await supervision.tick(TICKS[0])
         assert supervision.services.supervision.fleet.get("job").status is Status.NOT_STARTED
@@ -356,7 +354,7 @@ def test_a_tick_restarts_a_service_that_is_live_only(serve: Serve) -> None:
     serve(work, job(command="sleep 1000", type=Kind.SERVICE))
 
 
-def test_what_runs_longer_than_max_runtime_is_aborted_and_its_policy_decides(serve: Serve) -> None:
+def test_process_above_max_runtime_is_aborted_and_restarted_by_its_policy(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
         fleet = supervision.services.supervision.fleet
         await supervision.tick(TICKS[0])
@@ -381,13 +379,13 @@ def test_what_runs_longer_than_max_runtime_is_aborted_and_its_policy_decides(ser
     serve(work, job(command="sleep 1000", max_runtime=Seconds(1)), web, long(3600))
 
 
-def test_a_reload_recomputes_the_next_run_and_a_run_goes_on(serve: Serve) -> None:
+def test_reload_recomputes_the_next_run_and_keeps_the_current_run(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
         await supervision.tick(TICKS[0])
         await supervision.until("job", Status.RUNNING)
         pid = supervision.services.supervision.fleet.get("job").record.pid
         await supervision.reload(job(command="sleep 1000", schedule=Schedule("0 12 * * *", timezone="UTC")))
-        await supervision.round_is_over()
+        await supervision.wait_for_round()
         assert text(supervision.report().next_run) == "2026-03-01T12:00:00"
         assert supervision.services.supervision.fleet.get("job").record.pid == pid
         await supervision.reload(job(command="sleep 1000", schedule=None))
@@ -396,7 +394,7 @@ def test_a_reload_recomputes_the_next_run_and_a_run_goes_on(serve: Serve) -> Non
         assert await supervision.outcomes() == [("schedule", TICKS[0], "stopped")]
         supervision.clock.set("2026-03-01T20:00:00")
         await supervision.reload(job(command="sleep 1000"))
-        await supervision.round_is_over()
+        await supervision.wait_for_round()
         assert (supervision.report().missed, text(supervision.report().next_run)) == (0, "2026-03-01T20:01:00")
 
     serve(work, job(command="sleep 1000"))
@@ -414,13 +412,13 @@ def test_the_newest_runs_of_each_job_are_kept(serve: Serve) -> None:
     serve(work, job(), job("other"), retain=3)
 
 
-def test_many_at_once_leave_the_loop_free_and_one_timer_waits_for_the_next(
+def test_many_simultaneous_runs_yield_to_the_loop_and_share_one_timer(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     iterations, ticks = 0, list[int]()
     tick = scheduler.Scheduler._tick
 
-    def counted(self: scheduler.Scheduler, entry: scheduler.Entry) -> None:
+    def recording_tick(self: scheduler.Scheduler, entry: scheduler.Entry) -> None:
         ticks.append(iterations)
         tick(self, entry)
 
@@ -431,7 +429,7 @@ def test_many_at_once_leave_the_loop_free_and_one_timer_waits_for_the_next(
             iterations += 1
 
     async def work(supervision: Supervision) -> None:
-        monkeypatch.setattr(scheduler.Scheduler, "_tick", counted)
+        monkeypatch.setattr(scheduler.Scheduler, "_tick", recording_tick)
         counting = asyncio.create_task(count())
         ticks.clear()
         await supervision.tick("2026-03-01T10:01:00")
@@ -440,7 +438,7 @@ def test_many_at_once_leave_the_loop_free_and_one_timer_waits_for_the_next(
         counting.cancel()
         assert len(ticks) == 60
         assert max(ticks.count(iteration) for iteration in ticks) == 5
-        await supervision.round_is_over()
+        await supervision.wait_for_round()
         timers = [
             handle
             for handle in asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from http_checks import check_error, json_body
 SLEEP = {"command": "sleep 1000"}
 ABSENT = {"command": "no-such-program-anywhere"}
 CRASHES = {"command": "false", "restart": "on-failure", "restart-delay": "1h", "restart-max-delay": "1h"}
-HEARS_HUP = python_command(
+HANDLES_SIGHUP = python_command(
     "import signal, time\nsignal.signal(signal.SIGHUP, lambda *_: print('heard', flush=True))\n"
     "print('ready', flush=True)\nwhile True: time.sleep(60)"
 )
@@ -52,7 +52,7 @@ def test_selected_processes_are_started_stopped_and_restarted(serve: Serve) -> N
 
 
 @pytest.mark.parametrize("verb", ["start", "stop", "restart", "signal"])
-def test_a_term_that_matches_nothing_does_nothing(serve: Serve, verb: str) -> None:
+def test_selector_term_without_match_is_404_and_changes_nothing(serve: Serve, verb: str) -> None:
     server = serve({"web": {**SLEEP, "auto-start": True}, "db": SLEEP})
     server.until("web", "running")
     before = server.events("web"), server.events("db")
@@ -74,14 +74,14 @@ def test_a_failure_is_500_with_every_result(serve: Serve) -> None:
     assert "no-such-program-anywhere" in answer.json["message"]
 
 
-def test_a_restart_of_what_others_need_restarts_them_too(serve: Serve) -> None:
+def test_restart_of_a_dependency_also_restarts_its_live_dependents(serve: Serve) -> None:
     server = serve({"db": SLEEP, "web": {**SLEEP, "depends-on": ["db"]}, "idle": {**SLEEP, "depends-on": ["db"]}})
     post(server, "start", "web")
     assert outcomes(post(server, "restart", "db")) == {"db": "restarted", "web": "restarted"}
     assert statuses(server) == {"db": "running", "web": "running", "idle": "not_started"}
 
 
-def test_a_stop_calls_off_a_restart_that_is_due(serve: Serve) -> None:
+def test_stop_cancels_a_pending_restart(serve: Serve) -> None:
     server = serve({"crashes": CRASHES})
     server.do("start", "crashes")
     server.until("crashes", "failed")
@@ -93,7 +93,7 @@ def test_a_stop_calls_off_a_restart_that_is_due(serve: Serve) -> None:
     assert details(server)["crashes"]["nextRestart"] is None
 
 
-def test_a_process_that_waits_for_a_dependency_reports_it(serve: Serve) -> None:
+def test_details_report_a_process_that_waits_for_a_dependency(serve: Serve) -> None:
     never = {**SLEEP, "health-check": {"exec": {"command": "false"}}}
     web = {**SLEEP, "auto-start": True, "depends-on": [{"process": "db", "condition": "healthy"}]}
     server = serve({"db": never, "web": web})
@@ -102,8 +102,8 @@ def test_a_process_that_waits_for_a_dependency_reports_it(serve: Serve) -> None:
     wait_for(lambda: details(server)["web"]["waitingFor"] is None)
 
 
-def test_a_signal_reaches_the_main_process_and_is_no_stop(serve: Serve) -> None:
-    server = serve({"web": {"command": HEARS_HUP, "stdout-logfile": "web.log"}, "idle": SLEEP})
+def test_signal_reaches_the_main_process_and_does_not_stop_it(serve: Serve) -> None:
+    server = serve({"web": {"command": HANDLES_SIGHUP, "stdout-logfile": "web.log"}, "idle": SLEEP})
     server.do("start", "web")
     log = server.folder / "web.log"
     wait_for(lambda: log.exists() and "ready" in log.read_text())
@@ -118,7 +118,7 @@ def test_a_signal_reaches_the_main_process_and_is_no_stop(serve: Serve) -> None:
     assert server.new_statuses("web") == before
 
 
-def test_the_end_by_a_signal_is_judged_as_any_end(serve: Serve) -> None:
+def test_exit_by_a_sent_signal_has_the_status_of_an_unrequested_exit(serve: Serve) -> None:
     server = serve({"web": SLEEP})
     server.do("start", "web")
     assert server.post(f"/api/v1/processes/signal/web?signal={int(signal.SIGKILL)}").status == 200
@@ -181,8 +181,8 @@ def test_membership_changes_by_a_reload_without_a_restart(serve: Serve) -> None:
     assert details(server)["web"]["groups"] == ["all-of-it", "front"]
 
 
-def test_the_listing_without_a_selector_has_the_fields_of_the_seed_and_no_more(serve: Serve) -> None:
-    """Also where the process has groups and labels."""
+def test_list_without_a_selector_has_only_the_specified_fields(serve: Serve) -> None:
+    """Even if the process has groups and labels."""
     server = serve({"web": {**SLEEP, "groups": ["front"], "labels": ["a=b"]}})
     assert server.get("/api/v1/processes").body == (
         b'[{"name":"web","status":"not_started","pid":null,"startTime":null,"endTime":null,"exitCode":null,'

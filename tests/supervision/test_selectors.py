@@ -59,14 +59,14 @@ ALL = [one.name for one in SPECS]
         (["web"] * 100, ["web"]),
     ],
 )
-def test_a_selector_selects(values: list[str], names: list[str]) -> None:
+def test_select_returns_the_matching_names(values: list[str], names: list[str]) -> None:
     assert select(values, SPECS, GROUPS) == names
 
 
 @pytest.mark.parametrize(
     "values", [[], [""], [","], ["!web"], ["!web", "!db"], ["!"], ["all", "!"], ["web"] * 101, ["web,!"]]
 )
-def test_what_is_no_selector_is_refused(values: list[str]) -> None:
+def test_invalid_selector_is_refused(values: list[str]) -> None:
     with pytest.raises(Invalid) as caught:
         select(values, SPECS, GROUPS)
     assert caught.value.code == "INVALID_SELECTOR"
@@ -75,14 +75,14 @@ def test_what_is_no_selector_is_refused(values: list[str]) -> None:
 @pytest.mark.parametrize(
     "term", ["wbe", "Web", "x*", "@nothing", "@none", "env=test", "=", "!wbe", "!@nothing", "nothing:*", "@"]
 )
-def test_a_term_that_matches_nothing_is_not_found_even_next_to_one_that_does(term: str) -> None:
+def test_term_without_match_is_not_found_even_beside_a_matching_term(term: str) -> None:
     with pytest.raises(NotFound) as caught:
         select(["web", term], SPECS, GROUPS)
     assert caught.value.code == "PROCESS_NOT_FOUND"
     assert repr(term) in caught.value.message
 
 
-def test_all_of_no_processes_is_nothing_and_no_fault() -> None:
+def test_all_without_processes_is_empty() -> None:
     assert select(["all"], [], {}) == []
 
 

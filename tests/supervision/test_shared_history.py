@@ -1,4 +1,4 @@
-"""The history that nodes share, on a real PostgreSQL, held against the files of the nodes."""
+"""The event history that nodes share in PostgreSQL, compared with the SQLite files of the nodes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def shared(postgresql: Postgresql) -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[None]:
+def node_store(tmp_path: Path) -> Iterator[None]:
     database.open(tmp_path / "pilothouse.db")
     yield
     database.close()
 
 
-@pytest.mark.usefixtures("own")
-def test_it_is_paged_as_the_own_file_is(shared: Postgres) -> None:
+@pytest.mark.usefixtures("node_store")
+def test_shared_history_is_paged_like_the_store_of_a_node(shared: Postgres) -> None:
     chance = random.Random(7)
     entries = some_events(chance, 1, 120)
     write(entries)
@@ -55,7 +55,7 @@ def test_it_is_paged_as_the_own_file_is(shared: Postgres) -> None:
         events.get(121, shared)
 
 
-def test_what_is_copied_again_is_there_once_in_the_order_of_the_copies(shared: Postgres) -> None:
+def test_events_copied_again_are_stored_once_in_the_order_of_the_copies(shared: Postgres) -> None:
     chance = random.Random(8)
     one, two = some_events(chance, 1, 40), some_events(chance, 1, 30)
     shared.run_with_timeout(lambda: shared_events.copy(shared, "one", one[:20]), 20)
@@ -68,7 +68,7 @@ def test_what_is_copied_again_is_there_once_in_the_order_of_the_copies(shared: P
     assert events.counts(shared)["totalEvents"] == 70
 
 
-def test_numbers_have_no_gap_whoever_copies_at_once(shared: Postgres) -> None:
+def test_ids_have_no_gap_with_concurrent_copies(shared: Postgres) -> None:
     def copy(name: str) -> None:
         for entry in some_events(random.Random(name), 1, 25):
             shared.run_with_timeout(lambda: shared_events.copy(shared, name, [entry]), 20)  # noqa: B023 (called here)
@@ -81,7 +81,7 @@ def test_numbers_have_no_gap_whoever_copies_at_once(shared: Postgres) -> None:
     assert [entry.id for entry in events.since(0, 1000, shared)] == list(range(1, 76))
 
 
-def test_old_ones_go_and_no_number_is_given_twice(shared: Postgres) -> None:
+def test_pruned_ids_are_not_reused(shared: Postgres) -> None:
     entries = some_events(random.Random(9), 1, 50)
     shared.run_with_timeout(lambda: shared_events.copy(shared, "one", entries), 20)
     while shared.run_with_timeout(lambda: events.prune(2**60, 10**6, 20, shared), 20):
@@ -118,24 +118,24 @@ def test_events_read_twice_by_a_busy_loop_are_published_once(shared: Postgres, m
     assert result == [1, 2, 3, 4, 5]
 
 
-def test_what_a_database_has_lost_is_copied_anew(shared: Postgres) -> None:
-    """A copy of it that was behind has taken its place."""
+def test_events_that_the_database_lost_are_copied_again(shared: Postgres) -> None:
+    """As after a failover to a replica that was behind."""
     entries = some_events(random.Random(9), 1, 60)
-    send_request = shared_events.copy
-    assert shared.run_with_timeout(lambda: send_request(shared, "one", entries[:30], 0), 20) == 30
-    assert shared.run_with_timeout(lambda: send_request(shared, "one", entries[30:60], 40), 20) == 30, (
-        "it says what it has, and waits"
+    copy_events = shared_events.copy
+    assert shared.run_with_timeout(lambda: copy_events(shared, "one", entries[:30], 0), 20) == 30
+    assert shared.run_with_timeout(lambda: copy_events(shared, "one", entries[30:60], 40), 20) == 30, (
+        "returns its last id and adds nothing after a gap"
     )
     assert events.last_id(shared) == 30
-    assert shared.run_with_timeout(lambda: send_request(shared, "one", entries[30:60], 30), 20) == 60
-    assert shared.run_with_timeout(lambda: send_request(shared, "one", entries[50:60], 50), 20) == 60, (
-        "what is there is not added"
+    assert shared.run_with_timeout(lambda: copy_events(shared, "one", entries[30:60], 30), 20) == 60
+    assert shared.run_with_timeout(lambda: copy_events(shared, "one", entries[50:60], 50), 20) == 60, (
+        "stored events are not added again"
     )
     assert [evolve(entry, id=0) for entry in events.since(0, 99, shared)] == [evolve(one, id=0) for one in entries]
 
 
 @pytest.mark.parametrize(("newest", "begin"), [(50, 30), (30, 30), (12, 12)])
-def test_a_node_goes_on_where_it_was_or_where_it_was_put_back_to(shared: Postgres, newest: int, begin: int) -> None:
+def test_node_continues_after_its_last_copied_or_restored_event(shared: Postgres, newest: int, begin: int) -> None:
     entries = some_events(random.Random(9), 1, 60)
     shared.run_with_timeout(lambda: shared_events.copy(shared, "one", entries[:30]), 20)
     assert shared_events.begin(shared, "new", 10) == 0

@@ -1,4 +1,4 @@
-"""Event streams: their heads, `connected`, status changes with replay, logs as they grow, and how many there may be."""
+"""Event streams: headers, `connected`, status changes with replay, followed logs, and the limit of streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def old(count: int) -> list[Entry]:
+def old_events(count: int) -> list[Entry]:
     return [
         Entry(
             id=id,
@@ -51,7 +51,7 @@ def old(count: int) -> list[Entry]:
 
 
 def changes(stream: Stream, count: int) -> list[dict[str, Any]]:
-    """The next status changes; each is told as the history tells it."""
+    """Reads the next status changes and checks that each has the format of the history."""
     found = []
     for _ in range(count):
         result = stream.next()
@@ -64,8 +64,8 @@ def changes(stream: Stream, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def rest(stream: Stream) -> Iterator[dict[str, str]]:
-    """What comes until the stream ends."""
+def remaining_events(stream: Stream) -> Iterator[dict[str, str]]:
+    """The events until the stream ends."""
     with contextlib.suppress(EOFError):
         while True:
             yield stream.next()
@@ -77,13 +77,13 @@ def open_streams(server: Server) -> float:
     return float(found[1])
 
 
-# Heads
+# Headers
 
 
 @pytest.mark.parametrize(
     "path", [STATUS, f"/supervision{STATUS}", RUNS, "/api/v1/events", "/api/v1/processes/logs/idle"]
 )
-def test_the_head_of_a_stream_lets_no_client_keep_it(server: Server, path: str) -> None:
+def test_stream_headers_forbid_caching_and_buffering(server: Server, path: str) -> None:
     stream = server.stream(path)
     assert stream.status == 200
     assert stream.headers.get_all("Content-Type") == ["text/event-stream"]
@@ -134,7 +134,7 @@ def test_head_of_a_stream_ends_and_has_no_length(server: Server, path: str) -> N
     assert server.get("/healthz").status == 200
 
 
-def test_the_first_event_of_the_trackers_stream_is_connected_and_its_event_line_stands_first(server: Server) -> None:
+def test_tracker_stream_begins_with_the_event_line_of_connected(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(f"GET {RUNS} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         received = b""
@@ -158,7 +158,7 @@ def test_every_change_is_streamed_as_the_history_reports_it(server: Server, path
     stream.close()
 
 
-def test_a_new_stream_has_nothing_of_the_past(server: Server) -> None:
+def test_new_stream_has_no_earlier_events(server: Server) -> None:
     server.do("restart", "sleeper")
     stream = server.stream(STATUS)
     server.do("stop", "sleeper")
@@ -167,7 +167,7 @@ def test_a_new_stream_has_nothing_of_the_past(server: Server) -> None:
 
 
 @pytest.mark.parametrize("last", ["", "x", "-1", "1.5", "9" * 30, "٣", "1 2", "0x1", "null"])
-def test_a_last_event_id_that_is_none_counts_as_absent(server: Server, last: str) -> None:
+def test_invalid_last_event_id_counts_as_absent(server: Server, last: str) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(f"GET {STATUS} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {last}\r\n\r\n".encode())
         received = b""
@@ -178,9 +178,9 @@ def test_a_last_event_id_that_is_none_counts_as_absent(server: Server, last: str
 
 
 @pytest.mark.parametrize("count", [1, 99, 100, 101, 499, 500, 501, 1500, 6000])
-def test_last_event_id_brings_what_was_missed_without_gap_or_double(serve: Serve, count: int) -> None:
+def test_last_event_id_replays_missed_events_once_without_a_gap(serve: Serve, count: int) -> None:
     server = serve(IDLE, wait=False)
-    write_history(server.data, old(count + 1))
+    write_history(server.data, old_events(count + 1))
     server.start()
     stream = server.stream(STATUS, Last_Event_ID="1")
     server.do("start", "idle")
@@ -190,9 +190,9 @@ def test_last_event_id_brings_what_was_missed_without_gap_or_double(serve: Serve
 
 
 @pytest.mark.parametrize(("last", "first"), [("0", 1), ("10", 11), ("9999", 11)])
-def test_a_replay_begins_after_the_last_that_was_seen(serve: Serve, last: str, first: int) -> None:
+def test_replay_begins_after_the_last_event_id(serve: Serve, last: str, first: int) -> None:
     server = serve(IDLE, wait=False)
-    write_history(server.data, old(10))
+    write_history(server.data, old_events(10))
     server.start()
     stream = server.stream(STATUS, Last_Event_ID=last)
     if int(last) < 9999:
@@ -201,8 +201,8 @@ def test_a_replay_begins_after_the_last_that_was_seen(serve: Serve, last: str, f
     stream.close()
 
 
-def test_nothing_is_lost_or_doubled_while_things_change(serve: Serve) -> None:
-    """Clients come, leave and come back with what they saw last, in the middle of the changes."""
+def test_reconnecting_clients_get_every_change_once(serve: Serve) -> None:
+    """Clients disconnect and reconnect with their last event id during the changes."""
     server = serve({"idle": {"command": "true"}, "other": {"command": "true"}})
     rounds = 25
     seen: dict[int, list[int]] = {number: [] for number in range(4)}
@@ -226,10 +226,10 @@ def test_nothing_is_lost_or_doubled_while_things_change(serve: Serve) -> None:
     assert all(found == list(range(1, total + 1)) for found in seen.values())
 
 
-# How many, and who cannot keep up
+# The limit of streams, and slow clients
 
 
-def test_the_last_streams_are_for_callers_with_an_account(serve: Serve) -> None:
+def test_last_streams_are_reserved_for_callers_with_an_account(serve: Serve) -> None:
     server = serve(IDLE, server={"max-streams": 10})
     streams = [server.stream(STATUS) for _ in range(9)]
     check_error(server.get(STATUS, Accept="text/event-stream"), 503, STATUS)
@@ -252,20 +252,20 @@ def test_more_than_max_streams_is_503_with_retry_after(serve: Serve) -> None:
     assert int(answer.headers["Retry-After"]) > 0
     assert server.get("/api/v1/processes").status == 200
     streams.pop().close()
-    wait_for(lambda: open_streams(server) == 1, about="a place that is free again")
+    wait_for(lambda: open_streams(server) == 1, about="a closed stream to free its place")
     streams.append(server.stream(STATUS))
     assert streams[-1].status == 200
     for stream in streams:
         stream.close()
 
 
-def test_a_client_that_left_is_forgotten(server: Server) -> None:
+def test_stream_of_a_disconnected_client_is_not_counted(server: Server) -> None:
     wait_for(lambda: open_streams(server) == 0)
     streams = [server.stream(path) for path in (STATUS, RUNS, "/api/v1/processes/logs/idle")]
     assert open_streams(server) == 3
     for stream in streams:
         stream.close()
-    wait_for(lambda: open_streams(server) == 0, about="three streams to be forgotten")
+    wait_for(lambda: open_streams(server) == 0, about="the end of three streams")
 
 
 def test_a_slow_client_is_dropped_and_a_fast_one_misses_nothing(serve: Serve) -> None:
@@ -300,21 +300,21 @@ def test_a_slow_client_is_dropped_and_a_fast_one_misses_nothing(serve: Serve) ->
     fast.close()
 
 
-def test_the_end_of_the_server_ends_its_streams(serve: Serve) -> None:
+def test_server_stop_ends_all_streams(serve: Serve) -> None:
     server = serve(IDLE)
     streams = [server.stream(path) for path in (STATUS, RUNS, "/api/v1/processes/logs/idle")]
     assert server.stop() == 0
     for stream in streams:
-        result = list(rest(stream))
+        result = list(remaining_events(stream))
         assert len(result) <= 1
         assert all(event["event"] == "connected" for event in result)
         stream.close()
 
 
-# Logs as they grow
+# Followed logs
 
 
-def test_a_log_is_followed_from_its_end(serve: Serve) -> None:
+def test_log_stream_begins_with_the_last_lines_and_follows_the_file(serve: Serve) -> None:
     code = """
 import pathlib, time
 print('one\\ntwo\\nthree', flush=True)
@@ -335,18 +335,18 @@ time.sleep(1000)
     stream.close()
 
 
-def test_a_long_end_of_a_log_is_streamed_whole(serve: Serve) -> None:
+def test_last_ten_thousand_lines_of_a_log_are_streamed(serve: Serve) -> None:
     lines = [f"{number} {'x' * 200}" for number in range(10_000)]
     server = serve(IDLE, wait=False)
     (server.folder / "idle.log").write_text("\n".join(lines) + "\n")
     server.start()
     stream = server.stream("/api/v1/processes/logs/idle?lines=10000")
-    impatience = threading.Timer(15, stream.socket.shutdown, [socket.SHUT_RDWR])  # heartbeats would keep it for ever
-    impatience.start()
+    timeout = threading.Timer(15, stream.socket.shutdown, [socket.SHUT_RDWR])  # heartbeats prevent the socket's timeout
+    timeout.start()
     found: list[str] = []
     while len(found) < len(lines):
         found += stream.next()["data"].split("\n")
-    impatience.cancel()
+    timeout.cancel()
     assert found == lines
     stream.close()
 

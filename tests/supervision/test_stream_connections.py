@@ -15,12 +15,12 @@ from handlers.http.sse_connection import IoStream, PlainStream, Stream
 
 @pytest.fixture(params=[PlainStream, IoStream])
 def kind(request: pytest.FixtureRequest) -> Any:
-    """A descriptor of its own, and an IOStream as TLS has it."""
+    """A plain socket, and an IOStream as for TLS."""
     return request.param
 
 
 def fill(stream: Any, client: socket.socket, piece: bytes) -> int:
-    """Sends until the kernel takes no more, and a little is owed; returns how many were sent."""
+    """Sends until the kernel accepts no more and bytes are queued; returns the number of pieces sent."""
     count = 0
     while not stream._queued_bytes:
         stream.send(piece)
@@ -29,7 +29,7 @@ def fill(stream: Any, client: socket.socket, piece: bytes) -> int:
     return count
 
 
-async def drained(client: socket.socket, size: int) -> bytes:
+async def receive(client: socket.socket, size: int) -> bytes:
     received = b""
     while len(received) < size:
         some = await asyncio.to_thread(client.recv, 65536)
@@ -45,37 +45,37 @@ def test_a_slow_client_gets_everything_once_and_in_order(kind: type[Stream]) -> 
         more = [bytes([65 + number]) * 500 for number in range(15)]
         for piece in more:
             stream.send(piece)
-        assert await drained(client, pieces * 997 + 15 * 500) == b"x" * 997 * pieces + b"".join(more)
+        assert await receive(client, pieces * 997 + 15 * 500) == b"x" * 997 * pieces + b"".join(more)
         await asyncio.sleep(0.05)
         stream.send(b"the end")
-        assert await drained(client, 7) == b"the end"
+        assert await receive(client, 7) == b"the end"
         stream.close()
         client.close()
 
     asyncio.run(check())
 
 
-def test_a_client_that_owes_more_than_the_bound_is_dropped_and_what_it_owed_is_let_go(kind: type[Stream]) -> None:
+def test_client_with_more_queued_bytes_than_the_limit_is_dropped(kind: type[Stream]) -> None:
     async def check() -> None:
         stream, client = stream_pair(kind)
-        left: list[Stream] = []
-        stream.when_closed(left.append)
+        closed: list[Stream] = []
+        stream.when_closed(closed.append)
         fill(stream, client, b"x" * 997)
         for _ in range(LIMIT_BYTES // 1000 + 2):
             stream.send(b"y" * 1000)
         await asyncio.sleep(0.05)
-        assert left == [stream]
+        assert closed == [stream]
         assert stream.is_closed
         assert not stream._queue
-        stream.send(b"nobody hears this")
+        stream.send(b"sent after the end")
         with pytest.raises(StreamClosedError):
-            await stream.send_slowly(b"nor this")
+            await stream.send_slowly(b"and this")
         client.close()
 
     asyncio.run(check())
 
 
-def test_what_is_owed_are_the_very_bytes_that_others_were_sent(kind: type[Stream]) -> None:
+def test_queue_references_the_shared_bytes_without_a_copy(kind: type[Stream]) -> None:
     async def check() -> None:
         stream, client = stream_pair(kind)
         fill(stream, client, b"x" * 997)
@@ -88,21 +88,21 @@ def test_what_is_owed_are_the_very_bytes_that_others_were_sent(kind: type[Stream
     asyncio.run(check())
 
 
-def test_a_callback_for_the_end_is_called_though_it_comes_late(kind: type[Stream]) -> None:
+def test_when_closed_calls_back_for_a_stream_that_is_closed_already(kind: type[Stream]) -> None:
     async def check() -> None:
         stream, client = stream_pair(kind)
         client.close()
         while not stream.is_closed:
             await asyncio.sleep(0.01)
-        left: list[Stream] = []
-        stream.when_closed(left.append)
-        assert left == [stream]
+        closed: list[Stream] = []
+        stream.when_closed(closed.append)
+        assert closed == [stream]
 
     asyncio.run(check())
 
 
-def test_what_is_sent_slowly_is_not_overtaken(kind: type[Stream]) -> None:
-    """A heartbeat in the middle of a long replay comes after what was already on its way."""
+def test_send_does_not_overtake_send_slowly(kind: type[Stream]) -> None:
+    """A heartbeat during a long replay is sent after the replay."""
 
     async def check() -> None:
         stream, client = stream_pair(kind)
@@ -111,7 +111,7 @@ def test_what_is_sent_slowly_is_not_overtaken(kind: type[Stream]) -> None:
         await asyncio.sleep(0.01)
         assert not sending.done()
         stream.send(b":\n\n")
-        assert await drained(client, len(long) + 3) == long + b":\n\n"
+        assert await receive(client, len(long) + 3) == long + b":\n\n"
         await sending
         stream.close()
         client.close()
