@@ -1,4 +1,4 @@
-"""A child is said to be in its control group when it is. A plain folder stands for the kernel's: not all have one."""
+"""Joining control groups. A plain folder replaces the cgroup tree, which not every machine has."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from supervisor.children.orphans import Cgroups
 from supervisor.children.proc import Identity
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_who_could_not_be_moved_is_in_no_group(tmp_path: Path, there: bool) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_child_is_grouped_only_if_it_joined_its_control_group(tmp_path: Path, exists: bool) -> None:
     async def joined(sleeper: subprocess.Popen[bytes]) -> bool:
         child = Child(Identity(sleeper.pid, 0, ""), -1, sleeper, asyncio.get_running_loop().create_future())
-        groups = Cgroups(tmp_path if there else tmp_path / "gone")
+        groups = Cgroups(tmp_path if exists else tmp_path / "missing")
         groups.join("web", child)
-        groups.close()  # waits for it
+        groups.close()  # waits until the child has joined
         return child.is_grouped
 
     with subprocess.Popen(["sleep", "1000"]) as sleeper:
         try:
-            assert asyncio.run(joined(sleeper)) is there
+            assert asyncio.run(joined(sleeper)) is exists
         finally:
             sleeper.kill()

@@ -16,12 +16,12 @@ import pytest
 from conftest import Serve, Server, is_alive, python_command, tags_by_pid, wait_for
 from requirements import NAMESPACES, ROOT_USER, require
 
-Teller = Callable[..., dict[str, Any]]
+RunReporter = Callable[..., dict[str, Any]]
 
 IS_ROOT = os.geteuid() == 0
 NO_CGROUPS = ["unshare", "--mount", "sh", "-c", 'umount --all --types cgroup2 && exec "$@"', "sh"]
 
-TELL = """
+REPORT = """
 import json, os, resource, sys
 umask = os.umask(0)
 json.dump({
@@ -36,37 +36,37 @@ json.dump({
 
 
 def logged_values(server: Server, name: str, log: Path) -> dict[str, Any]:
-    """What a child that runs TELL saw of itself."""
+    """The report of a child that runs REPORT."""
     assert server.do("start", name).status == 200
     server.until(name, "finished")
     return dict(json.loads(log.read_text()))
 
 
 @pytest.fixture
-def teller(serve: Serve, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    def report_of(environ: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-        log = tmp_path / "told"
+def run_reporter(serve: Serve, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    def report(environ: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+        log = tmp_path / "report"
         key = {name.replace("_", "-"): value for name, value in spec.items()}
         server = serve(
-            {"teller": {"command": python_command(TELL), "stdout-logfile": str(log), **key}}, environ=environ
+            {"reporter": {"command": python_command(REPORT), "stdout-logfile": str(log), **key}}, environ=environ
         )
-        saw = logged_values(server, "teller", log)
-        saw["server"] = server
-        return saw
+        seen = logged_values(server, "reporter", log)
+        seen["server"] = server
+        return seen
 
-    return report_of
-
-
-def test_a_child_is_alone_in_its_session_without_input_or_our_descriptors(teller: Teller) -> None:
-    saw = teller()
-    assert saw["sid"] == saw["pgid"] == saw["pid"] == saw["server"].events("teller")[-1]["pid"]
-    assert saw["stdin"] == ""
-    assert saw["fds"][:3] == [0, 1, 2]
-    assert len(saw["fds"]) == 4  # the fourth is the listing's own
-    assert saw["blocked"] == []
+    return report
 
 
-DEAF = """
+def test_child_leads_its_own_session_without_stdin_or_inherited_descriptors(run_reporter: RunReporter) -> None:
+    seen = run_reporter()
+    assert seen["sid"] == seen["pgid"] == seen["pid"] == seen["server"].events("reporter")[-1]["pid"]
+    assert seen["stdin"] == ""
+    assert seen["fds"][:3] == [0, 1, 2]
+    assert len(seen["fds"]) == 4  # the fourth belongs to os.listdir
+    assert seen["blocked"] == []
+
+
+WITH_SIGNALS_BLOCKED_AND_IGNORED = """
 import os, signal, sys
 for number in (signal.SIGQUIT, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, signal.SIG_IGN)
@@ -75,58 +75,62 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("command", [None, [sys.executable, "-c", DEAF]], ids=["as we are", "by one who is deaf"])
-def test_no_signal_is_blocked_or_ignored_for_it(serve: Serve, tmp_path: Path, command: list[str] | None) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [None, [sys.executable, "-c", WITH_SIGNALS_BLOCKED_AND_IGNORED]],
+    ids=["default signals", "signals blocked and ignored"],
+)
+def test_child_has_no_blocked_or_ignored_signals(serve: Serve, tmp_path: Path, command: list[str] | None) -> None:
     log = tmp_path / "result"
     plain = {"command": "grep -E Sig(Blk|Ign) /proc/self/status", "stdout-logfile": str(log)}
     server = serve({"plain": plain}, command=command)
     server.do("start", "plain")
     server.until("plain", "finished")
-    its_own = 0b11 << 31  # 32 and 33 are the C library's; whoever started us may have left them ignored
-    assert {int(line.split()[1], 16) & ~its_own for line in log.read_text().splitlines()} == {0}
+    libc_signals = 0b11 << 31  # 32 and 33 belong to the C library; the server may have inherited them ignored
+    assert {int(line.split()[1], 16) & ~libc_signals for line in log.read_text().splitlines()} == {0}
 
 
-def test_it_inherits_our_environment_less_our_properties_and_bears_its_mark(teller: Teller) -> None:
+def test_child_inherits_the_environment_without_server_properties_and_has_its_tag(run_reporter: RunReporter) -> None:
     environ = {
         "SERVER_PORT": "0", "SVC_SECURITY_API_KEY": "secret", "TRACKER_SECURITY_ADMIN_PASSWORD": "secret-2",
         "SERVICE_PORT": "7", "GREETING": "inherited", "OTHER": "inherited",
     }  # fmt: skip
-    saw = teller(
+    seen = run_reporter(
         environ, environment={"GREETING": "hello", "PERCENT": "100%s", "EMPTY": "", "PILOTHOUSE_CHILD": "forged"}
     )
-    env = saw["env"]
+    env = seen["env"]
     assert "secret" not in json.dumps(env)
     assert "SERVER_PORT" not in env
     assert {name: env[name] for name in ("SERVICE_PORT", "GREETING", "OTHER", "PERCENT", "EMPTY")} == {
         "SERVICE_PORT": "7", "GREETING": "hello", "OTHER": "inherited", "PERCENT": "100%s", "EMPTY": "",
     }  # fmt: skip
     assert env["PATH"] == os.environ["PATH"]
-    assert env["PILOTHOUSE_CHILD"].split(":")[1:] == ["1", "teller"]
+    assert env["PILOTHOUSE_CHILD"].split(":")[1:] == ["1", "reporter"]
 
 
-def test_it_gets_its_arguments_folder_mask_niceness_and_limits(teller: Teller, tmp_path: Path) -> None:
+def test_child_gets_its_arguments_directory_umask_nice_and_limits(run_reporter: RunReporter, tmp_path: Path) -> None:
     limits = {"nofile": {"soft": 100, "hard": 200}, "core": 0}
     args = ["two words", "%s", "$HOME", "*", "", "ü"]
-    saw = teller(args=args, directory=str(tmp_path), umask="027", nice=7, limits=limits)
-    assert saw["argv"] == args
-    assert saw["cwd"] == str(tmp_path)
-    assert saw["umask"] == 0o027
-    assert saw["nice"] == 7
-    assert saw["nofile"] == [100, 200]
-    assert saw["core"] == [0, 0]
-    assert saw["sid"] == saw["pgid"] == saw["pid"]
-    assert saw["stdin"] == ""
+    seen = run_reporter(args=args, directory=str(tmp_path), umask="027", nice=7, limits=limits)
+    assert seen["argv"] == args
+    assert seen["cwd"] == str(tmp_path)
+    assert seen["umask"] == 0o027
+    assert seen["nice"] == 7
+    assert seen["nofile"] == [100, 200]
+    assert seen["core"] == [0, 0]
+    assert seen["sid"] == seen["pgid"] == seen["pid"]
+    assert seen["stdin"] == ""
 
 
-def test_without_such_wishes_it_has_what_the_server_was_given(teller: Teller) -> None:
-    saw = teller()
-    assert saw["nofile"] == list(resource.getrlimit(resource.RLIMIT_NOFILE))
-    assert saw["nice"] == os.nice(0)
-    assert saw["cwd"] == str(saw["server"].folder)
+def test_unset_limits_nice_and_directory_are_inherited_from_the_server(run_reporter: RunReporter) -> None:
+    seen = run_reporter()
+    assert seen["nofile"] == list(resource.getrlimit(resource.RLIMIT_NOFILE))
+    assert seen["nice"] == os.nice(0)
+    assert seen["cwd"] == str(seen["server"].folder)
 
 
-def test_even_the_quickest_child_sees_its_niceness(serve: Serve, tmp_path: Path) -> None:
-    log = tmp_path / "told"
+def test_nice_value_is_set_before_the_command_runs(serve: Serve, tmp_path: Path) -> None:
+    log = tmp_path / "report"
     server = serve({"quick": {"command": "nice", "nice": 7, "stdout-logfile": str(log)}})
     for _ in range(40):
         server.do("start", "quick")
@@ -145,14 +149,14 @@ def test_even_the_quickest_child_sees_its_niceness(serve: Serve, tmp_path: Path)
         ({"user": "0"}, 0, 0),
     ],
 )
-def test_it_runs_as_the_user_and_group_that_it_should(
+def test_child_runs_as_the_configured_user_and_group(
     serve: Serve, tmp_path: Path, wanted: dict[str, Any], uid: str | int, gid: str | int
 ) -> None:
     no_account = pwd.getpwnam("nobody")
     user, group = (no_account.pw_uid if uid == "nobody" else uid), (no_account.pw_gid if gid == "nobody's" else gid)
-    log = tmp_path / "told"
-    report_of = "grep -E '^([UG]id|Groups):' /proc/self/status; echo $USER $LOGNAME $HOME; umask; nice; ulimit -c"
-    server = serve({"as": {"command": ["sh", "-c", report_of], "directory": "/", "stdout-logfile": str(log), **wanted}})
+    log = tmp_path / "report"
+    report = "grep -E '^([UG]id|Groups):' /proc/self/status; echo $USER $LOGNAME $HOME; umask; nice; ulimit -c"
+    server = serve({"as": {"command": ["sh", "-c", report], "directory": "/", "stdout-logfile": str(log), **wanted}})
     assert server.do("start", "as").status == 200
     server.until("as", "finished")
     uids, gids, groups, account, *more = (line.split() for line in log.read_text().splitlines())
@@ -166,23 +170,23 @@ def test_it_runs_as_the_user_and_group_that_it_should(
 
 
 @pytest.mark.needs(ROOT_USER)
-def test_another_user_is_no_riddle_to_a_server_that_may_not_trace(serve: Serve) -> None:
-    """As in most containers: root, without CAP_SYS_PTRACE."""
-    may_not = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
-    server = serve({"other": {"command": "sleep 1000", "user": "nobody"}}, command=may_not)
+def test_process_of_another_user_runs_without_cap_sys_ptrace(serve: Serve) -> None:
+    """As in most containers: the server is root, without CAP_SYS_PTRACE."""
+    without_ptrace = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+    server = serve({"other": {"command": "sleep 1000", "user": "nobody"}}, command=without_ptrace)
     assert server.do("start", "other").status == 200
     assert server.status("other") == "running"
     assert server.do("stop", "other").status == 200
 
 
-def test_output_goes_where_it_should(serve: Serve, tmp_path: Path) -> None:
+def test_output_goes_to_the_configured_files(serve: Serve, tmp_path: Path) -> None:
     both = ["sh", "-c", "echo out; echo err >&2"]
     server = serve({
         "apart": {"command": both, "stdout-logfile": str(tmp_path / "out"), "stderr-logfile": str(tmp_path / "err")},
         "merged": {"command": both, "stdout-logfile": str(tmp_path / "both"), "redirect-stderr": True},
         "half": {"command": both, "stderr-logfile": str(tmp_path / "half")},
     })  # fmt: skip
-    for _ in range(2):  # appended to, not begun anew
+    for _ in range(2):  # the second start appends
         for name in ("apart", "merged", "half"):
             server.do("start", name)
             server.until(name, "finished")
@@ -194,7 +198,7 @@ def test_output_goes_where_it_should(serve: Serve, tmp_path: Path) -> None:
     assert server.info("half")["stdoutLogfile"] is None
 
 
-def test_a_child_that_closes_its_output_costs_nothing(serve: Serve) -> None:
+def test_child_that_closes_its_output_costs_no_cpu_time(serve: Serve) -> None:
     code = "import os, time\nfor fd in (0, 1, 2): os.close(fd)\ntime.sleep(1000)"
     server = serve({"closed": {"command": python_command(code)}})
     server.do("start", "closed")
@@ -212,7 +216,7 @@ def ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-# What it leaves behind
+# Orphans
 
 DAEMON = """
 import os, sys, time
@@ -243,8 +247,8 @@ while not os.path.exists(sys.argv[1]):
 
 
 @pytest.fixture(params=["with control groups, if any", "without control groups"])
-def anyhow(request: pytest.FixtureRequest, serve: Serve) -> Serve:
-    """Servers with and without a cgroup v2 tree: what is left behind is found either way."""
+def serve_cgroups(request: pytest.FixtureRequest, serve: Serve) -> Serve:
+    """`serve` with and without a cgroup v2 tree: orphans are found in both cases."""
     if request.param.startswith("without"):
         require(NAMESPACES)
         return lambda *given, **more: serve(*given, command=NO_CGROUPS, **more)
@@ -255,9 +259,9 @@ def pids(file: Path) -> list[int]:
     return [int(line) for line in wait_for(file.read_text).split()]
 
 
-def test_a_daemon_is_gone_after_a_stop(anyhow: Serve, tmp_path: Path) -> None:
+def test_stop_ends_a_daemon_of_the_process(serve_cgroups: Serve, tmp_path: Path) -> None:
     file = tmp_path / "daemon"
-    server = anyhow({"forker": {"command": python_command(DAEMON + "time.sleep(1000)"), "args": [str(file)]}})
+    server = serve_cgroups({"forker": {"command": python_command(DAEMON + "time.sleep(1000)"), "args": [str(file)]}})
     server.do("start", "forker")
     wait_for(file.exists)
     (daemon,) = pids(file)
@@ -268,16 +272,18 @@ def test_a_daemon_is_gone_after_a_stop(anyhow: Serve, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restart", [{}, {"restart": "always", "restart-delay": 0, "restart-limit": 3}])
-def test_a_daemon_is_gone_after_its_parent_ended_by_itself(
-    anyhow: Serve, tmp_path: Path, restart: dict[str, Any]
+def test_daemon_is_ended_after_an_unrequested_exit_of_its_parent(
+    serve_cgroups: Serve, tmp_path: Path, restart: dict[str, Any]
 ) -> None:
     file = tmp_path / "daemon"
-    server = anyhow({"forker": {"command": python_command(DAEMON + "sys.exit(1)"), "args": [str(file)], **restart}})
+    server = serve_cgroups(
+        {"forker": {"command": python_command(DAEMON + "sys.exit(1)"), "args": [str(file)], **restart}}
+    )
     server.do("start", "forker")
-    lives = 4 if restart else 1
-    wait_for(lambda: server.new_statuses("forker").count("failed") == lives)
+    starts = 4 if restart else 1
+    wait_for(lambda: server.new_statuses("forker").count("failed") == starts)
     wait_for(lambda: not any(is_alive(pid) for pid in pids(file)))
-    assert 1 <= len(pids(file)) <= lives  # one may be gone before it could write its pid
+    assert 1 <= len(pids(file)) <= starts  # a daemon may be killed before it writes its pid
 
 
 HIDDEN = """
@@ -288,11 +294,13 @@ if os.fork() == 0:
         "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "print(os.getpid(), file=open('hidden', 'a'), flush=True); time.sleep(1000)"], {})
 """
-"""A daemon that ignores SIGTERM, leaves the session and clears its environment; its parent goes on."""
+"""A daemon that ignores SIGTERM, leaves the session and clears its environment; its parent continues."""
 
 
-def test_a_daemon_that_cleared_its_environment_is_gone_after_a_stop(anyhow: Serve) -> None:
-    server = anyhow({"forker": {"command": python_command(HIDDEN + "time.sleep(1000)"), "stop-timeout": "300ms"}})
+def test_stop_ends_a_daemon_that_cleared_its_environment(serve_cgroups: Serve) -> None:
+    server = serve_cgroups(
+        {"forker": {"command": python_command(HIDDEN + "time.sleep(1000)"), "stop-timeout": "300ms"}}
+    )
     server.do("start", "forker")
     file = server.folder / "hidden"
     wait_for(lambda: file.exists() and file.read_text())
@@ -302,10 +310,12 @@ def test_a_daemon_that_cleared_its_environment_is_gone_after_a_stop(anyhow: Serv
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
-def test_no_daemon_is_left_when_the_server_stops(anyhow: Serve, ends_first: bool) -> None:
-    """Also one that left its parent long ago, and one whose process has just ended and is being cleared."""
+def test_server_stop_ends_all_daemons(serve_cgroups: Serve, ends_first: bool) -> None:
+    """Also if the process has just exited and the server is ending its daemon."""
     wait = "while not os.path.exists('hidden'): time.sleep(0.01)\n"
-    server = anyhow({"forker": {"command": python_command(HIDDEN + (wait if ends_first else "time.sleep(1000)"))}})
+    server = serve_cgroups(
+        {"forker": {"command": python_command(HIDDEN + (wait if ends_first else "time.sleep(1000)"))}}
+    )
     server.do("start", "forker")
     file = server.folder / "hidden"
     wait_for(lambda: file.exists() and file.read_text())
@@ -314,7 +324,7 @@ def test_no_daemon_is_left_when_the_server_stops(anyhow: Serve, ends_first: bool
     assert not is_alive(daemon)
 
 
-def test_the_reason_is_reported_for_a_process_that_goes_to_the_background(serve: Serve, tmp_path: Path) -> None:
+def test_process_that_daemonizes_is_reported_with_the_reason(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "daemon"
     server = serve({"forker": {"command": python_command(DAEMON + "sys.exit(0)"), "args": [str(file)]}})
     server.do("start", "forker")
@@ -324,10 +334,10 @@ def test_the_reason_is_reported_for_a_process_that_goes_to_the_background(serve:
     assert "run in the foreground" in server.get("/processes/forker").text
 
 
-def test_a_daemon_that_ignores_the_stop_is_killed(anyhow: Serve, tmp_path: Path) -> None:
+def test_daemon_that_ignores_sigterm_is_killed_after_the_stop_timeout(serve_cgroups: Serve, tmp_path: Path) -> None:
     file = tmp_path / "daemon"
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + DAEMON + "time.sleep(1000)"
-    server = anyhow({"forker": {"command": python_command(code), "args": [str(file)], "stop-timeout": "300ms"}})
+    server = serve_cgroups({"forker": {"command": python_command(code), "args": [str(file)], "stop-timeout": "300ms"}})
     server.do("start", "forker")
     wait_for(file.exists)
     (daemon,) = pids(file)
@@ -337,9 +347,11 @@ def test_a_daemon_that_ignores_the_stop_is_killed(anyhow: Serve, tmp_path: Path)
     assert time.monotonic() - requested >= 0.3
 
 
-def test_members_of_its_group_that_need_a_moment_to_finish_have_it(anyhow: Serve, tmp_path: Path) -> None:
+def test_stop_waits_for_group_members_that_handle_sigterm(serve_cgroups: Serve, tmp_path: Path) -> None:
     file = tmp_path / "member"
-    server = anyhow({"leader": {"command": python_command(MEMBER + "time.sleep(1000)"), "args": [str(file), "0.5"]}})
+    server = serve_cgroups(
+        {"leader": {"command": python_command(MEMBER + "time.sleep(1000)"), "args": [str(file), "0.5"]}}
+    )
     server.do("start", "leader")
     wait_for(file.exists)
     (member,) = pids(file)
@@ -351,10 +363,10 @@ def test_members_of_its_group_that_need_a_moment_to_finish_have_it(anyhow: Serve
     assert server.status("leader") == "stopped"
 
 
-def test_but_no_longer_than_its_stop_timeout(anyhow: Serve, tmp_path: Path) -> None:
+def test_group_members_are_killed_after_the_stop_timeout(serve_cgroups: Serve, tmp_path: Path) -> None:
     file = tmp_path / "member"
     command = python_command(MEMBER + "time.sleep(1000)")
-    server = anyhow({"leader": {"command": command, "args": [str(file), "100"], "stop-timeout": "400ms"}})
+    server = serve_cgroups({"leader": {"command": command, "args": [str(file), "100"], "stop-timeout": "400ms"}})
     server.do("start", "leader")
     wait_for(file.exists)
     (member,) = pids(file)
@@ -363,15 +375,13 @@ def test_but_no_longer_than_its_stop_timeout(anyhow: Serve, tmp_path: Path) -> N
     assert time.monotonic() - requested >= 0.4
     assert not is_alive(member)
     assert not (tmp_path / "member.done").exists()
-    assert server.status("leader") == "stopped"  # it was: only what it left had to be killed
+    assert server.status("leader") == "stopped"  # not aborted: only the remaining member had to be killed
 
 
-def test_members_left_by_a_child_that_ended_by_itself_are_ended_before_the_next_begins(
-    anyhow: Serve, tmp_path: Path
-) -> None:
+def test_group_members_of_an_exited_child_are_ended_before_its_restart(serve_cgroups: Serve, tmp_path: Path) -> None:
     file = tmp_path / "member"
     code = MEMBER + "print(os.path.exists(sys.argv[1] + '.done'), flush=True)\n"
-    server = anyhow({
+    server = serve_cgroups({
         "leader": {
             "command": python_command(f"import os, sys\nfirst = not os.path.exists(sys.argv[1])\nif not first:\n"
                               f"    print(os.path.exists(sys.argv[1] + '.done'))\n    sys.exit(0)\n{code}sys.exit(1)"),
@@ -385,9 +395,9 @@ def test_members_left_by_a_child_that_ended_by_itself_are_ended_before_the_next_
     assert not any(is_alive(pid) for pid in pids(file))
 
 
-def test_what_another_process_started_is_left_alone(anyhow: Serve, tmp_path: Path) -> None:
+def test_stop_does_not_end_daemons_of_other_processes(serve_cgroups: Serve, tmp_path: Path) -> None:
     names = ("one", "two")
-    server = anyhow({
+    server = serve_cgroups({
         name: {"command": python_command(DAEMON + "time.sleep(1000)"), "args": [str(tmp_path / name)]} for name in names
     })  # fmt: skip
     assert server.post("/api/v1/processes/group/start").status == 200
@@ -397,7 +407,7 @@ def test_what_another_process_started_is_left_alone(anyhow: Serve, tmp_path: Pat
     server.do("stop", "one")
     assert (is_alive(one), is_alive(two)) == (False, True)
     assert (
-        sorted(mark.split(":")[2] for pid, mark in tags_by_pid().items() if pid in (two, server.info("two")["pid"]))
+        sorted(tag.split(":")[2] for pid, tag in tags_by_pid().items() if pid in (two, server.info("two")["pid"]))
         == ["two"] * 2
     )
     server.do("stop", "two")

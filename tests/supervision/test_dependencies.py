@@ -19,7 +19,7 @@ ON_HEALTHY = [{"process": "base", "condition": "healthy"}]
 
 
 class PendingRequest(threading.Thread):
-    """A call that is being made; `answer` once it was answered."""
+    """A request in a thread; `answer` waits for the response."""
 
     def __init__(self, call: Callable[..., Answer], *given: str) -> None:
         super().__init__(daemon=True)
@@ -37,18 +37,18 @@ class PendingRequest(threading.Thread):
         return self._answer
 
 
-def story(server: Server) -> list[str]:
-    """All that happened, as `name status`, oldest first."""
+def status_changes(server: Server) -> list[str]:
+    """All status changes as `name status`, oldest first."""
     page = server.get("/api/v1/events?size=100&sortBy=eventTime&sortDirection=asc").json
     return [f"{event['processName']} {event['newStatus']}" for event in page["content"]]
 
 
-def come_in_order(story: list[str], *happenings: str) -> bool:
-    places = [story.index(one) for one in happenings]
-    return places == sorted(places)
+def are_in_order(status_changes: list[str], *expected: str) -> bool:
+    positions = [status_changes.index(one) for one in expected]
+    return positions == sorted(positions)
 
 
-def test_what_it_depends_on_is_started_first_through_all_of_it(serve: Serve) -> None:
+def test_transitive_dependencies_start_first(serve: Serve) -> None:
     server = serve({
         "top": {**SLEEPER, "depends-on": ["left", "right"]},
         "left": {**SLEEPER, "depends-on": ["base"]},
@@ -57,26 +57,26 @@ def test_what_it_depends_on_is_started_first_through_all_of_it(serve: Serve) -> 
         "other": SLEEPER,
     })  # fmt: skip
     assert server.do("start", "top").status == 200
-    result = story(server)
+    result = status_changes(server)
     for side in ("left", "right"):
-        assert come_in_order(
+        assert are_in_order(
             result, "base running", f"{side} starting", f"{side} running", "top starting", "top running"
         )
     assert len(result) == 8
     assert server.status("other") == "not_started"
 
 
-def test_it_waits_until_its_dependency_is_healthy(serve: Serve) -> None:
+def test_start_waits_until_the_dependency_is_healthy(serve: Serve) -> None:
     server = serve({"base": BASE, "web": {**SLEEPER, "depends-on": ON_HEALTHY}})
     requested = PendingRequest(server.do, "start", "web")
     server.until("base", "unhealthy")
     assert server.status("web") == "not_started"
     (server.folder / "well").touch()
     assert requested.answer.status == 200
-    assert come_in_order(story(server), "base unhealthy", "base healthy", "web starting")
+    assert are_in_order(status_changes(server), "base unhealthy", "base healthy", "web starting")
 
 
-def test_a_dependency_that_does_not_come_up_in_time_is_named(serve: Serve) -> None:
+def test_error_names_a_dependency_that_does_not_start_in_time(serve: Serve) -> None:
     server = serve({
         "base": BASE,
         "slow": {**SLEEPER, "start-seconds": 60},
@@ -91,7 +91,7 @@ def test_a_dependency_that_does_not_come_up_in_time_is_named(serve: Serve) -> No
         assert needed in answer.json["message"]
         assert server.new_statuses(name) == ["starting", "failed_to_start"]
         assert needed in server.info(name)["failedErrorLog"]
-    assert server.status("slow") == "starting"  # which goes on: it was asked for and has not failed
+    assert server.status("slow") == "starting"  # the start of the dependency continues
     assert server.do("stop", "slow").status == 200
 
 
@@ -104,7 +104,7 @@ def test_a_dependency_that_does_not_come_up_in_time_is_named(serve: Serve) -> No
         ({"command": "true", "directory": "/no/such/directory"}, "failed_to_start"),
     ],
 )
-def test_what_depends_on_a_failure_is_not_started(serve: Serve, base: dict[str, Any], status: str) -> None:
+def test_process_is_not_started_if_its_dependency_fails(serve: Serve, base: dict[str, Any], status: str) -> None:
     server = serve({"base": {**base, "health-check": WELL}, "web": {**SLEEPER, "depends-on": ON_HEALTHY}})
     answer = server.do("start", "web")
     assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
@@ -114,7 +114,7 @@ def test_what_depends_on_a_failure_is_not_started(serve: Serve, base: dict[str, 
     assert "base" in server.info("web")["failedErrorLog"]
 
 
-def test_a_stop_of_a_dependency_stops_what_depends_on_it_first(serve: Serve) -> None:
+def test_stop_of_a_dependency_stops_its_dependents_first(serve: Serve) -> None:
     names = ["base", "middle", "top"]
     server = serve({
         "base": SLEEPER,
@@ -124,8 +124,8 @@ def test_a_stop_of_a_dependency_stops_what_depends_on_it_first(serve: Serve) -> 
     server.do("start", "top")
     assert server.do("stop", "base").status == 200
     assert [server.status(name) for name in names] == ["stopped"] * 3
-    assert come_in_order(
-        story(server),
+    assert are_in_order(
+        status_changes(server),
         "top stopping",
         "top stopped",
         "middle stopping",
@@ -135,7 +135,7 @@ def test_a_stop_of_a_dependency_stops_what_depends_on_it_first(serve: Serve) -> 
     )
 
 
-def test_a_restart_of_a_dependency_brings_back_what_was_up_and_nothing_else(serve: Serve) -> None:
+def test_restart_of_a_dependency_restarts_only_dependents_that_were_up(serve: Serve) -> None:
     server = serve({
         "base": SLEEPER,
         "middle": {**SLEEPER, "depends-on": ["base"]},
@@ -158,13 +158,13 @@ def test_a_restart_of_a_dependency_brings_back_what_was_up_and_nothing_else(serv
         assert info["pid"] != pid
     assert server.status("idle") == "not_started"
     assert server.status("waiting") == "running"
-    last = story(server)[-15:]
-    assert come_in_order(
+    last = status_changes(server)[-15:]
+    assert are_in_order(
         last, "top stopped", "middle stopped", "base stopped", "base running", "middle running", "top running"
     )
 
 
-def test_a_restart_that_cannot_be_made_touches_nothing(serve: Serve) -> None:
+def test_restart_with_a_missing_directory_stops_nothing(serve: Serve) -> None:
     server = serve({"base": {**SLEEPER, "directory": "here"}, "web": {**SLEEPER, "depends-on": ["base"]}}, wait=False)
     here = server.folder / "here"
     here.mkdir()
@@ -177,7 +177,7 @@ def test_a_restart_that_cannot_be_made_touches_nothing(serve: Serve) -> None:
     assert [(one["status"], one["pid"]) for one in after] == [(one["status"], one["pid"]) for one in before]
 
 
-def test_a_restart_after_which_its_dependency_does_not_come_up_is_reported(serve: Serve) -> None:
+def test_restart_reports_a_dependency_that_fails_to_start(serve: Serve) -> None:
     program = "test -e broken && exit 1; exec sleep 1000"
     server = serve({
         "base": {"command": ["sh", "-c", program], "start-seconds": "50ms"}, "web": {**SLEEPER, "depends-on": ["base"]},
@@ -191,7 +191,7 @@ def test_a_restart_after_which_its_dependency_does_not_come_up_is_reported(serve
 
 
 @pytest.mark.parametrize("path", ["stop/web", "stop/base", "group/stop"])
-def test_a_stop_while_it_waits_for_its_dependency_calls_all_its_starts_off(serve: Serve, path: str) -> None:
+def test_stop_cancels_all_starts_that_wait_for_a_dependency(serve: Serve, path: str) -> None:
     server = serve({"base": BASE, "web": {**SLEEPER, "depends-on": ON_HEALTHY, "start-timeout": "1h"}})
     requested = [PendingRequest(server.do, "start", "web") for _ in range(3)]
     server.until("base", "unhealthy")
@@ -206,7 +206,7 @@ def test_a_stop_while_it_waits_for_its_dependency_calls_all_its_starts_off(serve
     assert server.events("web") == []
 
 
-def test_a_dependency_that_crashed_and_comes_back_by_its_policy_is_waited_for(serve: Serve) -> None:
+def test_start_waits_for_the_automatic_restart_of_a_crashed_dependency(serve: Serve) -> None:
     server = serve({
         "base": {**SLEEPER, "restart": "always", "restart-delay": "300ms", "restart-max-delay": "300ms"},
         "web": {**SLEEPER, "depends-on": ["base"]},
@@ -218,7 +218,7 @@ def test_a_dependency_that_crashed_and_comes_back_by_its_policy_is_waited_for(se
     assert server.new_statuses("base") == ["starting", "running", "aborted", "starting", "running"]
 
 
-def test_a_dependency_that_crashes_does_not_take_its_dependents_along(serve: Serve) -> None:
+def test_crash_of_a_dependency_does_not_stop_its_dependents(serve: Serve) -> None:
     server = serve({"base": SLEEPER, "web": {**SLEEPER, "depends-on": ["base"]}})
     server.do("start", "web")
     os.kill(server.info("base")["pid"], signal.SIGKILL)
@@ -226,7 +226,7 @@ def test_a_dependency_that_crashes_does_not_take_its_dependents_along(serve: Ser
     assert server.status("web") == "running"
 
 
-def test_a_restart_by_policy_brings_up_what_it_depends_on_again(serve: Serve) -> None:
+def test_automatic_restart_starts_ended_dependencies_again(serve: Serve) -> None:
     server = serve({
         "base": SLEEPER,
         "web": {**SLEEPER, "depends-on": ["base"], "restart": "always", "restart-delay": "100ms"},
@@ -248,37 +248,41 @@ def test_a_group_starts_lower_orders_first_and_stops_them_last(serve: Serve) -> 
     })  # fmt: skip
     assert server.post("/api/v1/processes/group/start").status == 200
     for name in ("one", "two"):
-        assert come_in_order(story(server), "first running", f"{name} starting", f"{name} running", "late starting")
+        assert are_in_order(
+            status_changes(server), "first running", f"{name} starting", f"{name} running", "late starting"
+        )
     assert server.post("/api/v1/processes/group/stop").status == 200
     for name in ("one", "two"):
-        assert come_in_order(story(server), "late stopped", f"{name} stopping", f"{name} stopped", "first stopping")
+        assert are_in_order(
+            status_changes(server), "late stopped", f"{name} stopping", f"{name} stopped", "first stopping"
+        )
 
 
-def test_dependencies_count_for_more_than_orders(serve: Serve) -> None:
+def test_dependencies_take_precedence_over_order(serve: Serve) -> None:
     server = serve({"web": {**SLEEPER, "order": 1, "depends-on": ["base"]}, "base": {**SLEEPER, "order": 2}})
     assert server.post("/api/v1/processes/group/start").status == 200
-    assert come_in_order(story(server), "base running", "web starting")
+    assert are_in_order(status_changes(server), "base running", "web starting")
     assert server.post("/api/v1/processes/group/stop").status == 200
-    assert come_in_order(story(server), "web stopped", "base stopping")
-    assert len(story(server)) == 8
+    assert are_in_order(status_changes(server), "web stopped", "base stopping")
+    assert len(status_changes(server)) == 8
 
 
-def test_those_of_one_order_stop_together(serve: Serve) -> None:
+def test_processes_of_equal_order_stop_in_parallel(serve: Serve) -> None:
     stubborn = {"command": ["sh", "-c", "trap '' TERM; while :; do sleep 0.02; done"], "stop-timeout": "500ms"}
     server = serve({f"stubborn{number}": stubborn for number in range(6)})
     server.post("/api/v1/processes/group/start")
     assert server.post("/api/v1/processes/group/stop").status == 200
-    changes = [change.split()[1] for change in story(server)]
+    changes = [change.split()[1] for change in status_changes(server)]
     assert changes[-12:-6] == ["stopping"] * 6
 
 
-def test_a_group_start_goes_on_past_a_failure_and_names_all_that_failed(serve: Serve) -> None:
+def test_group_start_continues_after_failures_and_names_all_failed_processes(serve: Serve) -> None:
     server = serve({
         "broken": {"command": "/no/such/program"}, "astray": {**SLEEPER, "directory": "/no/such/directory"},
         "up": SLEEPER, "down": {**SLEEPER, "order": 9}, "needy": {**SLEEPER, "depends-on": ["broken"]},
     })  # fmt: skip
     server.do("start", "up")
-    answer = server.post("/api/v1/processes/group/start")  # 500 wins over the 409 that `up` would be
+    answer = server.post("/api/v1/processes/group/start")  # 500 takes precedence over the 409 for `up`
     assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
     assert all(name in answer.json["message"] for name in ("broken", "astray", "needy"))
     assert (server.status("up"), server.status("down")) == ("running", "running")
@@ -289,7 +293,7 @@ def test_a_group_start_goes_on_past_a_failure_and_names_all_that_failed(serve: S
     assert (server.status("up"), server.status("down")) == ("running", "running")
 
 
-def test_a_group_start_names_those_that_ran_already_and_starts_the_others(serve: Serve) -> None:
+def test_group_start_names_processes_already_running_and_starts_the_others(serve: Serve) -> None:
     server = serve({"up": SLEEPER, "down": SLEEPER})
     server.do("start", "up")
     answer = server.post("/api/v1/processes/group/start")
@@ -305,11 +309,11 @@ def test_a_group_start_names_those_that_ran_already_and_starts_the_others(serve:
     assert (server.status("up"), server.status("down")) == ("running", "running")
 
 
-def test_what_is_removed_together_goes_with_what_depends_on_it_first(serve: Serve) -> None:
+def test_reload_stops_removed_dependents_before_their_removed_dependency(serve: Serve) -> None:
     slow = {"command": ["sh", "-c", "trap 'sleep 0.3; exit 0' TERM; echo ready > ready; while :; do sleep 0.02; done"]}
     server = serve({"base": SLEEPER, "top": {**slow, "depends-on": ["base"]}})
     server.do("start", "top")
     wait_for(lambda: (server.folder / "ready").exists())
     server.configure({"server": {"port": 0}})
     assert server.post("/api/v1/supervisor/reload").status == 200
-    assert come_in_order(story(server), "top stopping", "top stopped", "base stopping", "base stopped")
+    assert are_in_order(status_changes(server), "top stopping", "top stopped", "base stopping", "base stopped")

@@ -1,4 +1,4 @@
-"""Environment files that cannot be read at once: the server goes on answering, and a stop overtakes the start."""
+"""Environment files whose read blocks: the server answers other requests, and a stop overtakes the start."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PROCESSES = "/api/v1/processes"
 
 @pytest.fixture
 def slow(serve: Callable[..., Server], tmp_path: Path) -> tuple[Server, Path]:
-    """A server with a process whose environment file is a pipe: it is read when somebody writes to it."""
+    """A server with a process whose environment file is a pipe: reading it blocks until the test writes."""
     file = tmp_path / "variables"
     file.write_text("A=1\n")
-    command = ["sh", "-c", "echo $A > said; exec sleep 1000"]
+    command = ["sh", "-c", "echo $A > output; exec sleep 1000"]
     process: dict[str, Any] = {"command": command, "env-file": str(file), "directory": str(tmp_path)}
     server = serve(supervisor={"processes": {"slow": process}})
     file.unlink()
@@ -36,8 +36,8 @@ def slow(serve: Callable[..., Server], tmp_path: Path) -> tuple[Server, Path]:
     return server, file
 
 
-def is_open_for_reading(file: Path) -> int | None:
-    """A descriptor to write to the pipe; `None` while nobody reads it."""
+def open_for_writing(file: Path) -> int | None:
+    """Returns a descriptor to write to the pipe, or `None` while it has no reader."""
     try:
         return os.open(file, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
@@ -48,12 +48,14 @@ def test_the_server_answers_while_an_environment_file_is_read(slow: tuple[Server
     server, file = slow
     with ThreadPoolExecutor(1) as threads:
         start = threads.submit(server.post, f"{PROCESSES}/start/slow")
-        pipe = wait_for(lambda: is_open_for_reading(file), about="the environment file to be opened")
+        pipe = wait_for(lambda: open_for_writing(file), about="the environment file to be opened")
         assert server.get("/healthz").status == 200
         os.write(pipe, b"A=2\n")
         os.close(pipe)
         assert start.result().status == 200
-    wait_for(lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text() == "2\n", about="the variable")
+    wait_for(
+        lambda: (tmp_path / "output").exists() and (tmp_path / "output").read_text() == "2\n", about="the variable"
+    )
 
 
 def test_a_pipe_is_read_at_starts_only(serve: Callable[..., Server], tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_a_pipe_is_read_at_starts_only(serve: Callable[..., Server], tmp_path: P
     server = serve({"slow": {"command": "sleep 1000", "env-file": str(file)}})
     with ThreadPoolExecutor(1) as threads:
         start = threads.submit(server.post, f"{PROCESSES}/start/slow")
-        os.close(wait_for(lambda: is_open_for_reading(file), about="the environment file to be opened"))
+        os.close(wait_for(lambda: open_for_writing(file), about="the environment file to be opened"))
         assert start.result().status == 200
     assert server.post("/api/v1/supervisor/reload").status == 200
     pid = server.info("slow")["pid"]
@@ -75,7 +77,7 @@ def test_a_stop_overtakes_a_start_that_reads_its_environment_file(slow: tuple[Se
     server, file = slow
     with ThreadPoolExecutor(2) as threads:
         start = threads.submit(server.post, f"{PROCESSES}/start/slow")
-        pipe = wait_for(lambda: is_open_for_reading(file), about="the environment file to be opened")
+        pipe = wait_for(lambda: open_for_writing(file), about="the environment file to be opened")
         stop = threads.submit(server.post, f"{PROCESSES}/stop/slow")
         assert server.get("/healthz").status == 200
         os.write(pipe, b"A=2\n")
@@ -98,11 +100,11 @@ def test_the_environment_files_of_adopted_children_are_read_in_a_worker(
     good, bad = (adoptable(name, tmp_path / file) for name, file in (("good", "variables"), ("bad", "missing")))
     read, threads = env_files.read, list[object]()
 
-    def counted(paths: tuple[str, ...], waits: bool) -> dict[str, str]:
+    def recording_read(paths: tuple[str, ...], waits: bool) -> dict[str, str]:
         threads.append(threading.current_thread())
         return read(paths, waits)
 
-    monkeypatch.setattr(env_files, "read", counted)
+    monkeypatch.setattr(env_files, "read", recording_read)
     monkeypatch.setattr(orphans, "tagged_processes", lambda _: [Mock()])
     monkeypatch.setattr(adoption, "_by_identity", lambda *_: (Mock(), 1))
     fleet: Any = [good, bad]

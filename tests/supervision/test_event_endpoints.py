@@ -1,4 +1,4 @@
-"""The history: one event, the totals, and that every change writes exactly one event before its answer."""
+"""The event endpoints: one event, counts, and exactly one event for each change, stored before the response."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_ids_start_at_one_and_each_change_has_one_event(server: Server) -> None:
     assert times == sorted(times)
 
 
-def test_events_bear_the_pid_they_are_about_until_the_end(server: Server) -> None:
+def test_events_have_the_pid_from_running_until_stopped(server: Server) -> None:
     starting, running, stopping, stopped = server.events("sleeper")
     assert starting["pid"] is None
     assert starting["processUptime"] == "PT0S"
@@ -65,7 +65,7 @@ def test_events_bear_the_pid_they_are_about_until_the_end(server: Server) -> Non
     assert [event["endTime"] for event in (starting, running, stopping)] == [None] * 3
 
 
-def test_an_event_of_what_could_not_be_started_has_nulls(server: Server) -> None:
+def test_event_of_a_failed_start_has_null_pid_times_and_exit_code(server: Server) -> None:
     failed = server.events("absent")[-1]
     assert set(failed) == EVENT_FIELDS
     assert [failed[name] for name in ("pid", "startTime", "endTime", "exitCode")] == [None] * 4
@@ -82,7 +82,7 @@ def test_an_unknown_event_is_404(server: Server, base: str, id: str) -> None:
     ["x", "1.0", "1e3", "0x1", "1_0", "%D9%A3", "1%20", "%20", "%00", "Count", str(INT64 + 1), str(-INT64 - 2),
     "9" * 5000],
 )  # fmt: skip
-def test_what_is_no_int64_is_400(server: Server, base: str, id: str) -> None:
+def test_event_id_that_is_not_an_int64_is_400(server: Server, base: str, id: str) -> None:
     check_error(server.get(f"{base}/{id}"), 400, f"{base}/{id}")
 
 
@@ -98,12 +98,12 @@ def test_the_count_has_the_total_and_the_statuses_that_occurred(server: Server, 
     }
 
 
-def test_without_events_the_count_is_the_total_alone(serve: Serve) -> None:
+def test_count_without_events_has_only_the_total(serve: Serve) -> None:
     assert serve().get(f"{API}/count").body == b'{"totalEvents":0}'
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_by_status_matches_the_new_status_alone(server: Server, base: str, status: str) -> None:
+def test_by_status_matches_only_the_new_status(server: Server, base: str, status: str) -> None:
     page = json_body(server.get(f"{base}/by-status/{status}"))
     occurred = {"running": [2], "stopping": [3], "stopped": [4], "starting": [5, 1], "failed_to_start": [6]}
     assert [event["id"] for event in page["content"]] == occurred.get(status, [])
@@ -115,12 +115,12 @@ def test_an_invalid_status_is_400(server: Server, base: str, status: str) -> Non
     assert "failed_to_start" in outcome["message"]
 
 
-def test_by_process_has_that_process_alone(server: Server, base: str) -> None:
+def test_by_process_returns_only_events_of_that_process(server: Server, base: str) -> None:
     page = json_body(server.get(f"{base}/by-process/absent"))
     assert [event["id"] for event in page["content"]] == [6, 5]
 
 
-def test_by_process_of_one_without_history_is_an_empty_page(server: Server, base: str) -> None:
+def test_by_process_without_events_is_an_empty_page(server: Server, base: str) -> None:
     page = json_body(server.get(f"{base}/by-process/idle"))
     assert (page["content"], page["totalElements"], page["empty"]) == ([], 0, True)
 
@@ -129,7 +129,7 @@ def test_by_process_of_an_unknown_name_is_404(server: Server, base: str) -> None
     check_error(server.get(f"{base}/by-process/nosuch"), 404, f"{base}/by-process/nosuch", "PROCESS_NOT_FOUND")
 
 
-def test_the_history_of_a_process_that_was_removed_is_still_found(serve: Serve) -> None:
+def test_events_of_a_removed_process_are_still_found(serve: Serve) -> None:
     server = serve({"gone": {"command": "sleep 1000"}})
     server.do("start", "gone")
     server.configure({"supervisor": {"processes": {}}})
@@ -148,7 +148,7 @@ def test_ids_grow_across_restarts_of_the_server(serve: Serve) -> None:
     assert [event["id"] for event in server.events("sleeper")] == [1, 2, 3, 4, 5, 6]
 
 
-# One address, two readings of /api/v1/events
+# /api/v1/events: a page of events, or the tracker's event stream
 
 STREAM = "text/event-stream"
 
@@ -158,7 +158,7 @@ STREAM = "text/event-stream"
     [STREAM, "TEXT/Event-Stream", f"{STREAM};q=0.9", f"text/html, {STREAM}", f"application/json,{STREAM} ; q=1",
     f"*/*,{STREAM}"],
 )  # fmt: skip
-def test_at_the_root_whoever_names_event_streams_gets_the_trackers(server: Server, accept: str) -> None:
+def test_root_events_path_is_the_tracker_stream_if_accept_names_it(server: Server, accept: str) -> None:
     stream = server.stream(API, Accept=accept)
     assert stream.status == 200
     assert stream.headers["Content-Type"] == STREAM
@@ -170,7 +170,7 @@ def test_at_the_root_whoever_names_event_streams_gets_the_trackers(server: Serve
 @pytest.mark.parametrize(
     "accept", [None, "", "*/*", "text/*", "application/json", "text/html", "text/event-streams", ";", ",,"]
 )
-def test_at_the_root_any_other_gets_the_page(server: Server, accept: str | None) -> None:
+def test_root_events_path_is_the_page_for_any_other_accept_header(server: Server, accept: str | None) -> None:
     answer = server.ask("GET", API, headers={} if accept is None else {"Accept": accept})
     assert json_body(answer)["totalElements"] == 6
     assert answer.headers["Vary"] == "Accept, Accept-Encoding"
@@ -178,7 +178,7 @@ def test_at_the_root_any_other_gets_the_page(server: Server, accept: str | None)
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", STREAM])
-def test_under_the_tracker_it_is_always_the_stream(server: Server, accept: str) -> None:
+def test_tracker_events_path_is_always_the_stream(server: Server, accept: str) -> None:
     stream = server.stream(f"/tracker{API}", Accept=accept)
     assert stream.status == 200
     assert stream.next() == {"event": "connected", "retry": "3000", "data": "{}"}
@@ -186,12 +186,12 @@ def test_under_the_tracker_it_is_always_the_stream(server: Server, accept: str) 
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", STREAM])
-def test_under_supervision_it_is_always_the_page(server: Server, accept: str) -> None:
+def test_supervision_events_path_is_always_the_page(server: Server, accept: str) -> None:
     answer = server.get(f"/supervision{API}", Accept=accept)
     assert json_body(answer)["totalElements"] == 6
     assert 'rel="alternate"' in answer.headers["Link"]
 
 
 @pytest.mark.parametrize("path", ["/1", "/count", "/by-status/running", "/by-process/idle"])
-def test_what_lies_below_events_is_never_a_stream(server: Server, path: str) -> None:
+def test_paths_below_events_are_never_a_stream(server: Server, path: str) -> None:
     assert server.get(API + path, Accept=STREAM).headers["Content-Type"] == "application/json"

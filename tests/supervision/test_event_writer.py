@@ -1,4 +1,4 @@
-"""The journal, with a store that fails it in every way that a store can."""
+"""The event writer, also with a store whose writes fail."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def store(tmp_path: Path) -> Iterator[Path]:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    async def within() -> None:
+    async def with_timeout() -> None:
         async with asyncio.timeout(20):
             await work
 
-    asyncio.run(within())
+    asyncio.run(with_timeout())
 
 
 def record(event_writer: EventWriter, number: int) -> None:
-    """One change, told apart from others by its pid."""
+    """Records a change, identified by its pid."""
     event_writer.record(WEB._replace(pid=number), Status.NOT_STARTED, at=1000 + number, uptime=0)
 
 
-async def until(what: Callable[[], bool]) -> None:
-    while not what():
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
         await asyncio.sleep(0.001)
 
 
@@ -53,7 +53,7 @@ def stored() -> list[tuple[int, int | None]]:
     return [(entry.id, entry.pid) for entry in events.since(0, 10_000)]
 
 
-def test_a_change_is_published_when_it_is_in_the_store_and_not_before(store: Path) -> None:
+def test_change_is_published_only_after_it_is_stored(store: Path) -> None:
     seen: list[tuple[Entry, bool]] = []
 
     async def work() -> None:
@@ -63,17 +63,19 @@ def test_a_change_is_published_when_it_is_in_the_store_and_not_before(store: Pat
         assert await event_writer.stored_within(5)
 
     run(work())
-    assert [(entry.id, entry.pid, entry.new, there) for entry, there in seen] == [(1, 7, Status.STARTING, True)]
+    assert [(entry.id, entry.pid, entry.new, was_stored) for entry, was_stored in seen] == [
+        (1, 7, Status.STARTING, True)
+    ]
 
 
-def test_nothing_to_write_is_settled_at_once(store: Path) -> None:
+def test_stored_within_returns_at_once_without_changes(store: Path) -> None:
     async def work() -> None:
         assert await EventWriter(lambda _: None).stored_within(0)
 
     run(work())
 
 
-def test_the_changes_of_one_turn_of_the_loop_are_one_transaction(store: Path) -> None:
+def test_changes_of_one_loop_iteration_are_one_transaction(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         for number in range(200):
@@ -85,7 +87,7 @@ def test_the_changes_of_one_turn_of_the_loop_are_one_transaction(store: Path) ->
     assert stored() == [(number + 1, number) for number in range(200)]
 
 
-def test_ids_go_on_where_an_earlier_journal_ended(store: Path) -> None:
+def test_ids_continue_after_those_of_an_earlier_writer(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         record(event_writer, 5)
@@ -96,7 +98,7 @@ def test_ids_go_on_where_an_earlier_journal_ended(store: Path) -> None:
     assert stored() == [(1, 5), (2, 5)]
 
 
-def test_what_is_noted_last_is_what_is_kept_and_a_note_is_no_event(store: Path) -> None:
+def test_last_noted_record_is_stored_without_an_event(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         event_writer.note(WEB._replace(pid=1))
@@ -111,73 +113,73 @@ def test_what_is_noted_last_is_what_is_kept_and_a_note_is_no_event(store: Path) 
     assert events.count(Filter()) == 0
 
 
-class Trouble:
-    """A store that cannot be written until `mend`."""
+class StoreFault:
+    """Makes writes to the store fail until `repair`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def mend(self) -> None: ...
+    def repair(self) -> None: ...
 
 
-class Locked(Trouble):
+class Locked(StoreFault):
     def __init__(self, path: Path) -> None:
         self.other = sqlite3.connect(path, isolation_level=None)
         self.other.execute("BEGIN IMMEDIATE")
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.other.execute("ROLLBACK")
         self.other.close()
 
 
-class Full(Trouble):
+class Full(StoreFault):
     def __init__(self, path: Path) -> None:
         pages = database.pragma("page_count")
         database.execute_sql(f"PRAGMA max_page_count = {pages}")
         assert database.pragma("max_page_count") == pages
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         database.execute_sql("PRAGMA max_page_count = 1000000")
 
 
-class ReadOnly(Trouble):
+class ReadOnly(StoreFault):
     def __init__(self, path: Path) -> None:
         database.execute_sql("PRAGMA query_only = 1")
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         database.execute_sql("PRAGMA query_only = 0")
 
 
-class Refusing(Trouble):
+class Refusing(StoreFault):
     def __init__(self, path: Path) -> None:
         database.execute_sql(
             "CREATE TRIGGER refuse BEFORE INSERT ON event BEGIN SELECT RAISE(ABORT, 'not this one'); END"
         )
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         database.execute_sql("DROP TRIGGER refuse")
 
 
-TROUBLES = [Locked, Full, ReadOnly, Refusing]
+STORE_FAULTS = [Locked, Full, ReadOnly, Refusing]
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_store_in_trouble_stops_no_caller_and_gets_everything_in_order_afterwards(
-    store: Path, trouble: type[Trouble], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("fault_type", STORE_FAULTS)
+def test_failing_store_blocks_no_caller_and_gets_all_changes_in_order_later(
+    store: Path, fault_type: type[StoreFault], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[int] = []
 
     async def work() -> None:
         event_writer = EventWriter(lambda entry: seen.append(entry.id))
-        bad = trouble(store)
-        for number in range(300):  # more than fits into the pages that there are
+        fault = fault_type(store)
+        for number in range(300):  # more than fits into the free pages
             record(event_writer, number)
         assert not await event_writer.stored_within(0.05)
         assert not seen
         await until(lambda: event_writer.failing)
         assert event_writer.waiting == 300
         record(event_writer, 300)
-        bad.mend()
+        fault.repair()
         assert await event_writer.stored_within(10)
         assert not event_writer.failing
         assert event_writer.waiting == 0
@@ -189,20 +191,20 @@ def test_a_store_in_trouble_stops_no_caller_and_gets_everything_in_order_afterwa
     assert [one.levelname for one in caplog.records] == ["ERROR", "WARNING"]  # once when it begins, once when it ends
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_an_answer_is_not_given_while_the_store_is_in_trouble(
-    store: Path, trouble: type[Trouble], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault_type", STORE_FAULTS)
+def test_ensure_stored_raises_unavailable_while_the_store_fails(
+    store: Path, fault_type: type[StoreFault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writers, "_ENSURE_STORED_SECONDS", 0.1)
 
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
-        bad = trouble(store)
+        fault = fault_type(store)
         for number in range(300):
             record(event_writer, number)
         with pytest.raises(Unavailable):
             await event_writer.ensure_stored()
-        bad.mend()
+        fault.repair()
         await event_writer.stored_within(10)
         await event_writer.ensure_stored()
 
@@ -210,38 +212,38 @@ def test_an_answer_is_not_given_while_the_store_is_in_trouble(
     assert len(stored()) == 300
 
 
-def test_a_start_does_not_wait_long_for_a_store_in_trouble(store: Path) -> None:
+def test_stored_soon_returns_while_the_store_fails(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
-        bad = Locked(store)
+        fault = Locked(store)
         record(event_writer, 1)
         await event_writer.stored_soon()  # returns while the store is still locked
         await until(lambda: event_writer.failing)
         for _ in range(100):
             await event_writer.stored_soon()
-        bad.mend()
+        fault.repair()
         assert await event_writer.stored_within(10)
 
     run(work())
 
 
-def test_a_request_for_one_process_does_not_wait_for_changes_of_others(store: Path) -> None:
+def test_stored_soon_does_not_wait_for_changes_of_other_processes(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
-        bad = Locked(store)
+        fault = Locked(store)
         record(event_writer, 1)
         with pytest.raises(StopIteration):
-            event_writer.stored_soon("other").send(None)  # it ends without a wait
+            event_writer.stored_soon("other").send(None)  # it returns without waiting
         assert event_writer.waiting == 1
-        bad.mend()
+        fault.repair()
         await event_writer.stored_soon("web")
         assert stored() == [(1, 1)]
 
     run(work())
 
 
-@pytest.mark.parametrize("before", [0, 1500], ids=["alone", "behind more than one commit takes"])
-def test_a_request_for_a_process_waits_for_all_of_its_changes(store: Path, before: int) -> None:
+@pytest.mark.parametrize("before", [0, 1500], ids=["no others", "others of more than one commit"])
+def test_stored_soon_waits_for_all_changes_of_its_process(store: Path, before: int) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         for number in range(before):
@@ -253,7 +255,7 @@ def test_a_request_for_a_process_waits_for_all_of_its_changes(store: Path, befor
     run(work())
 
 
-def test_an_intent_waits_until_it_is_in_a_store_that_works(store: Path) -> None:
+def test_stored_soon_returns_after_the_commit(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         record(event_writer, 1)
@@ -263,15 +265,15 @@ def test_an_intent_waits_until_it_is_in_a_store_that_works(store: Path) -> None:
     run(work())
 
 
-def test_what_waits_for_the_store_is_bounded_and_the_newest_is_kept(store: Path) -> None:
+def test_queue_for_the_store_is_bounded_and_keeps_the_newest_changes(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None, keep=10)
-        bad = Locked(store)
+        fault = Locked(store)
         for number in range(1, 51):
             record(event_writer, number)
             await asyncio.sleep(0)
         assert event_writer.waiting == 10
-        bad.mend()
+        fault.repair()
         assert await event_writer.stored_within(10)
 
     run(work())
@@ -279,7 +281,7 @@ def test_what_waits_for_the_store_is_bounded_and_the_newest_is_kept(store: Path)
     assert events.counts() == {"totalEvents": 10, "starting": 10}
 
 
-def test_what_cannot_be_stored_keeps_nothing_else_out_and_is_not_tried_for_ever(store: Path) -> None:
+def test_change_that_cannot_be_stored_is_dropped_and_delays_no_other_change(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         record(event_writer, 1)
@@ -306,7 +308,7 @@ def test_changes_without_a_waiting_caller_share_commits_and_others_are_not_delay
     async def work() -> None:
         event_writer = EventWriter(lambda entry: None)
         record(event_writer, 1)
-        await until(lambda: stored() == [(1, 1)])  # the first of a while does not wait
+        await until(lambda: stored() == [(1, 1)])  # the first change after a pause is not delayed
         for number in range(2, 10):
             record(event_writer, number)
             await asyncio.sleep(0)
@@ -315,7 +317,7 @@ def test_changes_without_a_waiting_caller_share_commits_and_others_are_not_delay
         assert (len(stored()), event_writer.commits) == (9, 2)
         for number in range(10, 20):
             record(event_writer, number)
-        await until(lambda: len(stored()) == 19)  # ten of them wait no longer
+        await until(lambda: len(stored()) == 19)  # ten queued changes are stored without delay
         assert event_writer.commits == 3
 
     run(work())

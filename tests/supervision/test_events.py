@@ -1,4 +1,4 @@
-"""The event journal against a naive model of it: a Python list that is sorted, filtered and cut."""
+"""The event log compared with a reference: a Python list that is sorted, filtered and sliced."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
 
 
 def some_events(chance: random.Random, first: int, count: int) -> list[Entry]:
-    """With many ties and nulls; none with the status `unknown`."""
+    """Events with many equal values and nulls; none has the status `unknown`."""
     statuses = [status for status in STATUSES if status is not Status.UNKNOWN]
     return [
         Entry(
@@ -80,19 +80,19 @@ def write(entries: list[Entry]) -> None:
         events.append(entries)
 
 
-def passes(which: Filter, entry: Entry) -> bool:
+def matches(which: Filter, entry: Entry) -> bool:
     is_named = which.process in (None, entry.process) and which.text.lower() in entry.process.lower()
     return which.status in (None, entry.new) and is_named
 
 
-def naively(entries: list[Entry], paging: Paging, which: Filter) -> list[Entry]:
+def expected_page(entries: list[Entry], paging: Paging, which: Filter) -> list[Entry]:
     def key(entry: Entry) -> tuple[bool, object, int]:
         value = getattr(entry, FIELDS[paging.sort])
         if isinstance(value, Status):
             value = STATUSES.index(value)
         return value is not None, value, entry.id
 
-    chosen = sorted((e for e in entries if passes(which, e)), key=key, reverse=paging.descending)
+    chosen = sorted((e for e in entries if matches(which, e)), key=key, reverse=paging.descending)
     return chosen[paging.offset : paging.offset + paging.size]
 
 
@@ -107,44 +107,42 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Entry]]:
 
 @pytest.mark.parametrize("descending", [False, True], ids=["asc", "desc"])
 @pytest.mark.parametrize("sort", sorted(SORTABLE))
-def test_every_page_is_what_sorting_and_cutting_a_list_would_give(
-    many: list[Entry], sort: str, descending: bool
-) -> None:
+def test_every_page_equals_the_sorted_and_sliced_list(many: list[Entry], sort: str, descending: bool) -> None:
     for which in FILTERS:
-        total = sum(passes(which, entry) for entry in many)
+        total = sum(matches(which, entry) for entry in many)
         for size in (1, 7, 20, 100):
             last = max(-(-total // size) - 1, 0)
             for number in {0, 1, last // 2, last // 2 + 1, max(last - 1, 0), last, last + 1, 2**31 - 1}:
                 requested = Paging(number, size, sort, descending)
                 page = events.page(requested, which)
                 assert page.total == total
-                assert list(page.content) == naively(many, requested, which), (requested, which)
+                assert list(page.content) == expected_page(many, requested, which), (requested, which)
 
 
-def test_walking_the_pages_meets_every_event_once(many: list[Entry]) -> None:
+def test_paging_returns_every_event_once(many: list[Entry]) -> None:
     first = events.page(Paging(0, 100, "new_status"))
-    met = [
+    found = [
         entry.id for number in range(first.pages) for entry in events.page(Paging(number, 100, "new_status")).content
     ]
     assert first.pages == 20
-    assert sorted(met) == [entry.id for entry in many]
+    assert sorted(found) == [entry.id for entry in many]
 
 
-def test_statuses_sort_in_the_order_of_the_seed(store: Path) -> None:
+def test_statuses_sort_in_their_declared_order(store: Path) -> None:
     shuffled = random.Random(2).sample(STATUSES, len(STATUSES))
     write([Entry(n, 5, "web", None, None, None, None, new, Status.NOT_STARTED, 0) for n, new in enumerate(shuffled, 1)])
     page = events.page(Paging(0, 100, "new_status", descending=False))
     assert tuple(entry.new for entry in page.content) == STATUSES
 
 
-def test_an_event_is_found_by_its_id_and_comes_back_as_it_went(store: Path) -> None:
+def test_get_returns_an_event_as_it_was_written(store: Path) -> None:
     entries = some_events(random.Random(3), 1, 50)
     write(entries)
     assert [events.get(entry.id) for entry in entries] == entries
 
 
 @pytest.mark.parametrize("id", [0, -1, 51, 2**63 - 1, -(2**63)])
-def test_an_id_that_was_never_given_is_not_found(store: Path, id: int) -> None:
+def test_get_of_an_unassigned_id_raises_not_found(store: Path, id: int) -> None:
     write(some_events(random.Random(3), 1, 50))
     with pytest.raises(NotFound) as result:
         events.get(id)
@@ -152,7 +150,7 @@ def test_an_id_that_was_never_given_is_not_found(store: Path, id: int) -> None:
 
 
 @pytest.mark.parametrize(("after", "limit"), [(0, 5), (0, 500), (17, 1), (17, 20), (99, 5), (100, 5), (5000, 5)])
-def test_what_came_after_an_event_comes_oldest_first_up_to_a_limit(store: Path, after: int, limit: int) -> None:
+def test_since_returns_later_events_oldest_first_up_to_a_limit(store: Path, after: int, limit: int) -> None:
     entries = some_events(random.Random(4), 1, 100)
     write(entries)
     assert events.since(after, limit) == [entry for entry in entries if entry.id > after][:limit]
@@ -163,7 +161,7 @@ def test_events_after_a_pruned_event_are_returned(store: Path) -> None:
     write(entries)
     while events.prune(0, 10):
         pass
-    assert events.since(0, 500) == entries[-10:]  # those that came last, whatever the clock said then
+    assert events.since(0, 500) == entries[-10:]  # the highest ids, whatever their time
 
 
 def counted(entries: list[Entry]) -> dict[str, int]:
@@ -178,11 +176,11 @@ def test_an_empty_history_counts_nothing(store: Path) -> None:
     assert events.page(Paging()).total == 0
 
 
-def test_counts_stay_right_through_appending_and_pruning(store: Path) -> None:
-    chance, kept, given = random.Random(5), list[Entry](), 0
+def test_counts_are_correct_after_appending_and_pruning(store: Path) -> None:
+    chance, kept, written = random.Random(5), list[Entry](), 0
     for _ in range(60):
-        new = some_events(chance, given + 1, chance.randrange(0, 40))
-        given += len(new)
+        new = some_events(chance, written + 1, chance.randrange(0, 40))
+        written += len(new)
         write(new)
         kept = [*kept, *new]
         before, most, batch = (
@@ -191,26 +189,26 @@ def test_counts_stay_right_through_appending_and_pruning(store: Path) -> None:
             chance.choice([1, 7, 1000]),
         )
         old = sum(entry.at < before for entry in kept)
-        gone = min(old or max(0, len(kept) - most), batch)
-        assert events.prune(before, most, batch) == gone
+        removed = min(old or max(0, len(kept) - most), batch)
+        assert events.prune(before, most, batch) == removed
         if old:
             kept.sort(key=lambda entry: (entry.at, entry.id))
-        kept = sorted(kept[gone:], key=lambda entry: entry.id)
+        kept = sorted(kept[removed:], key=lambda entry: entry.id)
         counts = events.counts()
         assert counts == counted(kept)
         assert list(counts) == list(counted(kept))
         for which in FILTERS:
-            assert events.count(which) == sum(passes(which, entry) for entry in kept)
-    assert given > 500
+            assert events.count(which) == sum(matches(which, entry) for entry in kept)
+    assert written > 500
 
 
-def test_a_batch_of_pruning_is_not_larger_than_requested(store: Path) -> None:
+def test_prune_removes_at_most_one_batch(store: Path) -> None:
     write(some_events(random.Random(6), 1, 100))
     assert [events.prune(2**60, 10**6, batch=40) for _ in range(4)] == [40, 40, 20, 0]
     assert events.counts() == {"totalEvents": 0}
 
 
-def test_no_id_is_given_twice_after_the_newest_event_was_pruned(store: Path) -> None:
+def test_ids_are_not_reused_after_the_newest_event_was_pruned(store: Path) -> None:
     write(some_events(random.Random(7), 1, 20))
     while events.prune(2**60, 10**6):
         pass
@@ -230,7 +228,7 @@ def test_events_of_one_transaction_are_written_whole_or_not_at_all(store: Path) 
     assert events.counts()["totalEvents"] == 3
 
 
-def shape(path: Path) -> list[tuple[str, ...]]:
+def schema_of(path: Path) -> list[tuple[str, ...]]:
     store = sqlite3.connect(path)
     try:
         return store.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
@@ -239,41 +237,41 @@ def shape(path: Path) -> list[tuple[str, ...]]:
 
 
 def test_a_fresh_store_gets_every_table_and_its_version(store: Path) -> None:
-    tables = {name for kind, name, _ in shape(store) if kind == "table"}
+    tables = {name for kind, name, _ in schema_of(store) if kind == "table"}
     assert {"event", "tally", "supervised", "house"} <= tables
     assert database.pragma("user_version") == len(database.steps)
 
 
 def test_migrating_again_changes_nothing(store: Path) -> None:
     write(some_events(random.Random(10), 1, 10))
-    before = shape(store)
+    before = schema_of(store)
     database.migrate()
-    assert shape(store) == before
+    assert schema_of(store) == before
     assert events.count(Filter()) == 10
 
 
-def test_a_store_that_is_newer_than_the_program_is_refused_and_left_alone(store: Path) -> None:
+def test_store_of_a_newer_version_is_refused_and_unchanged(store: Path) -> None:
     newer = len(database.steps) + 1
     database.pragma("user_version", newer)
-    before = shape(store)
+    before = schema_of(store)
     with pytest.raises(peewee.DatabaseError, match=f"version {newer}"):
         database.migrate()
-    assert shape(store) == before
+    assert schema_of(store) == before
     assert database.pragma("user_version") == newer
 
 
-def test_a_migration_that_breaks_off_leaves_the_version_before_it(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done, before = len(database.steps), shape(store)
+def test_failed_migration_leaves_schema_and_version_unchanged(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, before = len(database.steps), schema_of(store)
     step = ["CREATE TABLE extra (x INTEGER)", "CREATE TABLE event (x INTEGER)"]
     monkeypatch.setattr(database, "steps", [*database.steps, step])
     with pytest.raises(peewee.DatabaseError):
         database.migrate()
-    assert shape(store) == before
+    assert schema_of(store) == before
     assert database.pragma("user_version") == done
 
 
-def test_a_fact_is_made_once_and_stays(store: Path) -> None:
-    word = schema.fact("instance")
-    assert len(word) == 16
-    assert schema.fact("instance", "another") == word
+def test_fact_is_created_once_and_kept(store: Path) -> None:
+    value = schema.fact("instance")
+    assert len(value) == 16
+    assert schema.fact("instance", "another") == value
     assert schema.fact("colour", "red") == "red"

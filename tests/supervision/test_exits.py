@@ -48,8 +48,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     processes: dict[str, dict[str, Any]] = {name: {"command": ["sh", "-c", code]} for name, code in shell.items()}
     for code in CODES:
         processes[f"chained-exits-{code}"] = {"command": ["sh", "-c", f"exit {code}"], "limits": {"core": 0}}
-    for word in STOP_SIGNALS:
-        processes[f"stops-by-{word}"] = {"command": "sleep 1000", "stop-signal": word}
+    for signal_name in STOP_SIGNALS:
+        processes[f"stops-by-{signal_name}"] = {"command": "sleep 1000", "stop-signal": signal_name}
     server = Server(folder, {"supervisor": {"processes": processes}}, {}, [])
     server.start()
     yield server
@@ -59,7 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("how", ["exits", "chained-exits"])
 def test_the_code_of_an_unrequested_exit_determines_the_status(server: Server, how: str, code: int) -> None:
-    """143 is no stop: nobody sent a signal. And 127 is no failed exec, though `prlimit` would end so."""
+    """143 is not a stop, because no signal was sent. 127 is not a failed exec, although `prlimit` exits with it."""
     name = f"{how}-{code}"
     assert server.do("start", name).status == 200
     assert server.until(name, "finished", "failed", "failed_to_start")["exitCode"] == code
@@ -67,7 +67,7 @@ def test_the_code_of_an_unrequested_exit_determines_the_status(server: Server, h
 
 
 @pytest.mark.parametrize("name", SIGNALS)
-def test_a_signal_from_outside_ends_it_as_the_signal_means(server: Server, name: str) -> None:
+def test_signal_from_outside_determines_the_status(server: Server, name: str) -> None:
     process, (status, code) = f"dies-of-{name}", SIGNALS[name]
     server.do("start", process)
     os.kill(server.info(process)["pid"], getattr(signal, name))
@@ -76,7 +76,7 @@ def test_a_signal_from_outside_ends_it_as_the_signal_means(server: Server, name:
 
 
 @pytest.mark.parametrize("name", SIGNALS)
-def test_a_signal_to_itself_is_like_one_from_outside(server: Server, name: str) -> None:
+def test_signal_that_a_process_sends_itself_has_the_same_status(server: Server, name: str) -> None:
     process, (status, code) = f"kills-itself-{name}", SIGNALS[name]
     server.do("start", process)
     assert server.until(process, status)["exitCode"] == code
@@ -89,7 +89,7 @@ def test_a_signal_to_itself_is_like_one_from_outside(server: Server, name: str) 
     ("code", "exit_code"),
     [("trap 'exit 0' TERM", 0), ("trap 'exit 7' TERM", 7), ("trap 'kill -9 $$' TERM", 137), ("", 143)],
 )
-def test_what_goes_in_time_is_stopped_whatever_its_code(
+def test_process_that_exits_before_the_stop_timeout_is_stopped_with_any_exit_code(
     serve: Serve, tmp_path: Path, code: str, exit_code: int
 ) -> None:
     log = tmp_path / "log"
@@ -107,9 +107,7 @@ def test_what_goes_in_time_is_stopped_whatever_its_code(
     assert server.new_statuses("polite") == ["starting", "running", "stopping", "stopped"]
 
 
-def test_what_ignores_its_stop_signal_is_killed_after_its_stop_timeout_and_not_before(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_process_that_ignores_its_stop_signal_is_killed_after_the_stop_timeout(serve: Serve, tmp_path: Path) -> None:
     log = tmp_path / "log"
     server = serve({
         "stubborn": {"command": ["sh", "-c", STUBBORN], "stop-timeout": "300ms", "stdout-logfile": str(log)}
@@ -125,7 +123,7 @@ def test_what_ignores_its_stop_signal_is_killed_after_its_stop_timeout_and_not_b
     assert server.new_statuses("stubborn") == ["starting", "running", "stopping", "aborted"]
 
 
-def test_what_is_halted_by_sigstop_still_stops_politely(serve: Serve, tmp_path: Path) -> None:
+def test_process_halted_by_sigstop_handles_its_stop_signal(serve: Serve, tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done"
     server = serve({"halted": {"command": ["sh", "-c", code], "stdout-logfile": str(log)}})
@@ -139,14 +137,14 @@ def test_what_is_halted_by_sigstop_still_stops_politely(serve: Serve, tmp_path: 
     assert (server.status("halted"), server.info("halted")["exitCode"]) == ("stopped", 7)
 
 
-@pytest.mark.parametrize("word", STOP_SIGNALS)
-def test_the_stop_signal_may_be_another(server: Server, word: str) -> None:
-    """And whatever it is: asked to stop by it, it is stopped, not aborted."""
-    name = f"stops-by-{word}"
+@pytest.mark.parametrize("signal_name", STOP_SIGNALS)
+def test_process_ended_by_its_configured_stop_signal_is_stopped(server: Server, signal_name: str) -> None:
+    """The status is stopped, not aborted, whatever the signal."""
+    name = f"stops-by-{signal_name}"
     server.do("start", name)
     assert server.do("stop", name).status == 200
     info = server.info(name)
-    assert (info["status"], info["exitCode"]) == ("stopped", 128 + STOP_SIGNALS[word])
+    assert (info["status"], info["exitCode"]) == ("stopped", 128 + STOP_SIGNALS[signal_name])
 
 
 def test_a_process_that_dies_of_another_cause_during_a_stop_is_stopped(serve: Serve, tmp_path: Path) -> None:
@@ -164,7 +162,7 @@ def test_a_process_that_dies_of_another_cause_during_a_stop_is_stopped(serve: Se
 
 
 def test_a_stop_right_after_a_start_reaches_the_child_each_time(serve: Serve) -> None:
-    """It ends by its handler (7) or, where that is not in place yet, of the signal (143); never by force."""
+    """The child exits by its handler (7) or, before that is installed, by the signal (143). It is never killed."""
     code = "trap 'exit 7' TERM; while :; do sleep 1000 & wait; done"
     server = serve({"hasty": {"command": ["sh", "-c", code], "stop-timeout": 20}})
     codes = set()
@@ -177,19 +175,19 @@ def test_a_stop_right_after_a_start_reaches_the_child_each_time(serve: Serve) ->
     assert codes <= {7, 143}
 
 
-def test_a_child_that_exits_before_it_is_watched_is_seen_each_time(serve: Serve) -> None:
+def test_exit_before_the_child_is_watched_is_always_noticed(serve: Serve) -> None:
     names = [f"brief{number}" for number in range(30)]
     server = serve({name: {"command": "true"} for name in names})
     for _ in range(10):
         assert server.post("/api/v1/processes/group/start").status in (200, 409)
         for name in names:
             assert server.until(name, "finished")["exitCode"] == 0
-    lives = server.get("/api/v1/events/count").json
-    assert lives["starting"] == lives["running"] == lives["finished"] >= 300
+    counts = server.get("/api/v1/events/count").json
+    assert counts["starting"] == counts["running"] == counts["finished"] >= 300
     assert all(server.new_statuses(name) == ["starting", "running", "finished"] * 10 for name in names)
 
 
-# What cannot be executed
+# Commands that cannot be executed
 
 
 def folder_of_programs(folder: Path) -> dict[str, str]:
@@ -227,7 +225,9 @@ def test_a_command_that_cannot_be_executed_is_failed_to_start_and_reports_why(se
 
 
 @pytest.mark.parametrize("more", [{"limits": {"core": 0}}, {"nice": 5}, {"user": "nobody"}, {"start-seconds": "5s"}])
-def test_it_is_so_through_a_chain_too(serve: Serve, tmp_path: Path, more: dict[str, Any]) -> None:
+def test_command_that_cannot_be_executed_in_a_chain_is_failed_to_start(
+    serve: Serve, tmp_path: Path, more: dict[str, Any]
+) -> None:
     if "user" in more:
         require(ROOT_USER)
     reasons = folder_of_programs(tmp_path)
@@ -264,7 +264,7 @@ def test_a_script_that_cannot_be_executed_has_the_same_reason_with_and_without_a
     assert server.new_statuses("web") == ["starting", "failed_to_start"]
 
 
-def test_the_reason_of_prlimit_reaches_the_failed_error_log(serve: Serve) -> None:
+def test_error_of_prlimit_is_in_the_failed_error_log(serve: Serve) -> None:
     server = serve({"web": {"command": "sleep 1000", "limits": {"nofile": "999999999999"}}})
     assert server.do("start", "web").status == 500
     wait_for(lambda: re.search("prlimit: .*NOFILE resource limit", server.info("web")["failedErrorLog"]))
@@ -277,7 +277,7 @@ def test_a_limit_of_memory_may_be_written_as_a_size(serve: Serve) -> None:
     assert str(200 * 1024 * 1024) in limits
 
 
-def test_a_name_is_looked_for_on_the_path_of_the_process(serve: Serve, tmp_path: Path) -> None:
+def test_command_is_looked_up_on_the_path_of_the_process(serve: Serve, tmp_path: Path) -> None:
     program = tmp_path / "only-here"
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)
@@ -298,7 +298,7 @@ def test_a_name_is_looked_for_on_the_path_of_the_process(serve: Serve, tmp_path:
     }  # fmt: skip
 
 
-def test_a_log_file_that_cannot_be_written_is_why_it_cannot_be_started(serve: Serve, tmp_path: Path) -> None:
+def test_start_fails_if_a_log_file_cannot_be_opened(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "unread")
@@ -312,9 +312,9 @@ def test_a_log_file_that_cannot_be_written_is_why_it_cannot_be_started(serve: Se
     })  # fmt: skip
     for name, reason in {"directory": "Is a directory", "below-a-file": "", "unread-pipe": "No such device"}.items():
         assert server.do("start", name).status == 500
-        why = server.info(name)["failedErrorLog"]
-        assert reason in why
-        assert str(tmp_path) in why
+        message = server.info(name)["failedErrorLog"]
+        assert reason in message
+        assert str(tmp_path) in message
     assert server.do("start", "well").status == 200
     server.until("well", "finished")
     assert (tmp_path / "new" / "deep" / "out").read_text() == "out\n"
@@ -324,7 +324,7 @@ def test_a_log_file_that_cannot_be_written_is_why_it_cannot_be_started(serve: Se
 # start-seconds
 
 
-def test_it_runs_only_when_it_has_lived_for_start_seconds(serve: Serve) -> None:
+def test_process_is_running_only_after_start_seconds(serve: Serve) -> None:
     server = serve({"slow": {"command": "sleep 1000", "start-seconds": "400ms"}})
     requested = time.monotonic()
     answer = server.do("start", "slow")
@@ -336,10 +336,10 @@ def test_it_runs_only_when_it_has_lived_for_start_seconds(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("exit 3", 3), ("exit 0", 0), ("kill -9 $$", 137), ("exit 127", 127)])
-def test_a_death_within_start_seconds_is_failed_to_start_and_reports_the_last_output(
+def test_exit_within_start_seconds_is_failed_to_start_and_reports_the_last_output(
     serve: Serve, tmp_path: Path, code: str, exit_code: int
 ) -> None:
-    noise = "i=0; while [ $i -lt 300 ]; do echo line $i of what it had to say >&2; i=$((i+1)); done"
+    noise = "i=0; while [ $i -lt 300 ]; do echo line $i of the error output >&2; i=$((i+1)); done"
     server = serve({
         "weak": {"command": ["sh", "-c", f"{noise}; {code}"], "start-seconds": 60,
                  "stderr-logfile": str(tmp_path / "err")},
@@ -355,14 +355,14 @@ def test_a_death_within_start_seconds_is_failed_to_start_and_reports_the_last_ou
         assert server.new_statuses(name) == ["starting", "failed_to_start"]
         assert server.events(name)[-1]["endTime"] is not None
         assert ("signal 9" if exit_code == 137 else f"exit code {exit_code}") in info["failedErrorLog"]
-    words = server.info("weak")["failedErrorLog"]
-    assert words.endswith("line 299 of what it had to say")
-    assert 3000 < len(words) < 4096 + 200
+    text = server.info("weak")["failedErrorLog"]
+    assert text.endswith("line 299 of the error output")
+    assert 3000 < len(text) < 4096 + 200
 
 
 @pytest.mark.parametrize("stderr", ["/dev/stderr", "/dev/null"])
-def test_last_output_that_cannot_be_read_again_delays_no_other(serve: Serve, stderr: str) -> None:
-    """Standard error of the server is a pipe here, as under most that run containers."""
+def test_unreadable_last_output_delays_no_other_process(serve: Serve, stderr: str) -> None:
+    """The server's standard error is a pipe, as in most container runtimes."""
     server = serve(
         {
             "weak": {"command": ["sh", "-c", "sleep 0.1; exit 3"], "start-seconds": 60, "stderr-logfile": stderr},
@@ -384,7 +384,7 @@ sys.stdin.read()
 """
 
 
-def test_a_process_that_ended_in_a_debugger_holds_up_nothing_else(serve: Serve) -> None:
+def test_process_that_ended_under_a_debugger_delays_no_other_process(serve: Serve) -> None:
     server = serve({"web": {"command": "sleep 1000"}, "db": {"command": "sleep 1000"}})
     server.do("start", "web")
     pid = server.info("web")["pid"]

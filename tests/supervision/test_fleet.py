@@ -1,4 +1,4 @@
-"""Stops and restarts of all overtake the starts that were requested before them."""
+"""A stop or restart of all processes overtakes starts that were requested before it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def live(server: Server) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ["group/stop", "stop?select=all"])
-def test_a_stop_of_all_overtakes_a_start_of_all(serve: Serve, path: str) -> None:
+def test_group_stop_overtakes_a_group_start(serve: Serve, path: str) -> None:
     chance = random.Random(f"overtake {path}")
     specs = {f"p{number}": {**SLEEPER, "order": number % 3, "limits": {"core": 0}} for number in range(60)}
     server = serve(specs)
@@ -56,28 +56,28 @@ def test_a_stop_of_all_overtakes_a_start_of_all(serve: Serve, path: str) -> None
     for _ in range(8):
         start = Call(lambda: server.post("/api/v1/processes/group/start"))
         if "select" in path:
-            wait_for(lambda: live(server))  # where nothing is to be stopped its answer is 200 too
+            wait_for(lambda: live(server))  # with nothing to stop the response is 200 too
         time.sleep(chance.uniform(0.0, 0.3))
         stop = server.post(f"/api/v1/processes/{path}")
         running = live(server)
         response = start.response
         assert live(server) == running == ([] if stop.status == 200 else running)
-        if stop.status == 404:  # it came before the start
+        if stop.status == 404:  # the stop came before the start
             assert server.post("/api/v1/processes/group/stop").status == 200
         elif response.status != 200:
             overtaken += 1
             assert (response.status, response.json["code"]) == (500, "START_FAILED")
             assert "stopped" in response.json["message"]
         assert not [
-            mark
-            for mark in tags_by_pid().values()
-            if mark.split(":", 2)[2] in specs and server.status(mark.split(":", 2)[2]) != "stopped"
+            tag
+            for tag in tags_by_pid().values()
+            if tag.split(":", 2)[2] in specs and server.status(tag.split(":", 2)[2]) != "stopped"
         ]
     assert overtaken > 0
 
 
 @pytest.mark.parametrize("verb", ["stop", "restart"])
-def test_what_waits_for_its_dependency_is_reached_too(serve: Serve, verb: str) -> None:
+def test_group_commands_reach_a_process_that_waits_for_its_dependency(serve: Serve, verb: str) -> None:
     check = {"exec": {"command": "test -e well"}, "interval": "20ms", "failure-threshold": 1}
     server = serve({
         "base": {**SLEEPER, "health-check": check},
@@ -93,18 +93,18 @@ def test_what_waits_for_its_dependency_is_reached_too(serve: Serve, verb: str) -
     assert server.status("web") == ("not_started" if verb == "stop" else "running")
 
 
-def test_a_stop_of_all_reaches_a_start_alone_that_is_only_pending(serve: Serve) -> None:
-    """Nothing is live, yet the stop is no 404: a restart is due."""
+def test_group_stop_is_200_while_only_a_restart_is_pending(serve: Serve) -> None:
+    """The stop is not 404, although no process is live: a restart is due."""
     server = serve({"web": {"command": "/no/such/program", "restart": "always", "restart-delay": 60}})
     assert server.do("start", "web").status == 500
     assert server.post("/api/v1/processes/group/stop").status == 200
     assert server.post("/api/v1/processes/group/stop").status == 404
 
 
-# First starts that fail before there is anything to spawn
+# First starts that fail before the spawn
 
 
-def test_a_first_start_without_its_directory_is_an_event_and_follows_the_policy(serve: Serve) -> None:
+def test_automatic_start_without_its_directory_fails_and_is_retried(serve: Serve) -> None:
     server = serve({
         "base": {**SLEEPER, "directory": "here", "restart": "on-failure", "restart-delay": "50ms",
                  "restart-max-delay": "50ms", "restart-limit": 0, "auto-start": True},
@@ -116,12 +116,12 @@ def test_a_first_start_without_its_directory_is_an_event_and_follows_the_policy(
     (server.folder / "here").mkdir()
     server.until("base", "running")
     server.until("web", "running")
-    moves = server.new_statuses("base")
-    assert moves[:2] == ["starting", "failed_to_start"]
-    assert moves[-2:] == ["starting", "running"]
+    statuses = server.new_statuses("base")
+    assert statuses[:2] == ["starting", "failed_to_start"]
+    assert statuses[-2:] == ["starting", "running"]
 
 
-def test_a_start_by_name_without_its_directory_is_400_and_leaves_nothing_to_retry(serve: Serve) -> None:
+def test_start_by_name_without_its_directory_is_400_and_is_not_retried(serve: Serve) -> None:
     server = serve({
         "web": {**SLEEPER, "directory": "here", "restart": "always", "restart-delay": "10ms"},
     })  # fmt: skip
@@ -134,7 +134,7 @@ def test_a_start_by_name_without_its_directory_is_400_and_leaves_nothing_to_retr
     assert server.events("web") == []
 
 
-def test_a_dependency_that_is_late_makes_a_failed_start_that_is_retried(serve: Serve) -> None:
+def test_start_that_failed_for_a_late_dependency_is_retried(serve: Serve) -> None:
     server = serve({
         "base": {**SLEEPER, "start-seconds": "400ms"},
         "web": {**SLEEPER, "depends-on": ["base"], "start-timeout": "100ms", "restart": "on-failure",
@@ -145,7 +145,7 @@ def test_a_dependency_that_is_late_makes_a_failed_start_that_is_retried(serve: S
     server.until("web", "running")
 
 
-def test_a_dependency_that_was_stopped_since_the_request_is_not_started_for_it() -> None:
+def test_dependency_stopped_after_the_start_request_is_not_started() -> None:
     async def start() -> None:
         specs = {
             "base": ProcessSpec("base", ("sleep", "1000")),
@@ -160,8 +160,8 @@ def test_a_dependency_that_was_stopped_since_the_request_is_not_started_for_it()
     asyncio.run(start())
 
 
-def test_a_process_that_could_not_be_removed_and_comes_back_takes_its_new_configuration() -> None:
-    """Its stop failed, so it is still there, although it was not configured meanwhile."""
+def test_process_added_again_after_a_failed_removal_gets_the_new_configuration() -> None:
+    """Its stop failed, so the fleet still has the process."""
     old, new = ProcessSpec("web", ("old",)), ProcessSpec("web", ("new",))
     fleet = Fleet({"web": old}, cast("SupervisionContext", None), {})  # nothing is started
     fleet._take_over({}, [])

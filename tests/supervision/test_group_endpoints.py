@@ -22,7 +22,7 @@ def statuses(server: Server) -> list[str]:
 
 
 @pytest.mark.parametrize("prefix", ["", "/supervision"])
-def test_all_are_started_restarted_and_stopped(serve: Serve, prefix: str) -> None:
+def test_group_commands_start_restart_and_stop_all_processes(serve: Serve, prefix: str) -> None:
     server = serve({"one": SLEEP, "two": SLEEP})
     for verb, status in (("start", "running"), ("restart", "running"), ("stop", "stopped")):
         answer = group(server, verb, prefix)
@@ -43,7 +43,7 @@ def test_a_group_start_with_some_live_is_409_naming_them_and_starts_the_others(s
     assert server.info("early")["pid"] == pid
 
 
-def test_a_failure_is_500_naming_it_and_wins_over_409(serve: Serve) -> None:
+def test_group_start_with_a_failure_is_500_rather_than_409(serve: Serve) -> None:
     server = serve({"live": SLEEP, "absent": ABSENT, "fine": SLEEP})
     server.do("start", "live")
     outcome = check_error(group(server, "start"), 500, "/api/v1/processes/group/start", "START_FAILED")
@@ -52,7 +52,7 @@ def test_a_failure_is_500_naming_it_and_wins_over_409(serve: Serve) -> None:
     assert statuses(server) == ["running", "failed_to_start", "running"]
 
 
-def test_a_group_start_goes_in_order(serve: Serve) -> None:
+def test_group_start_follows_the_order(serve: Serve) -> None:
     server = serve({"last": {**SLEEP, "order": 2}, "first": {**SLEEP, "order": -1}, "middle": {**SLEEP, "order": 1}})
     group(server, "start")
     events = server.get("/api/v1/events?sortDirection=asc").json["content"]
@@ -74,7 +74,7 @@ def test_a_group_stop_with_nothing_live_is_404(serve: Serve) -> None:
     assert server.new_statuses("one") == []
 
 
-def test_a_group_stop_calls_off_what_waits_for_its_restart(serve: Serve) -> None:
+def test_group_stop_cancels_a_pending_restart(serve: Serve) -> None:
     server = serve({"crashes": CRASHES})
     server.do("start", "crashes")
     server.until("crashes", "failed")
@@ -82,7 +82,7 @@ def test_a_group_stop_calls_off_what_waits_for_its_restart(serve: Serve) -> None
     check_error(group(server, "stop"), 404, "/api/v1/processes/group/stop", "NO_RUNNING_PROCESSES")
 
 
-def test_a_group_restart_starts_what_was_not_live_too(serve: Serve) -> None:
+def test_group_restart_also_starts_processes_that_were_not_live(serve: Serve) -> None:
     server = serve({"live": SLEEP, "idle": SLEEP})
     server.do("start", "live")
     pid = server.info("live")["pid"]
@@ -102,7 +102,7 @@ def test_a_group_restart_that_fails_is_500_naming_the_failures(serve: Serve) -> 
 
 
 @pytest.mark.parametrize(("verb", "status"), [("start", 200), ("restart", 200), ("stop", 404)])
-def test_an_empty_fleet_has_groups_too(serve: Serve, verb: str, status: int) -> None:
+def test_group_commands_work_without_processes(serve: Serve, verb: str, status: int) -> None:
     answer = group(serve(), verb)
     assert answer.status == status
     assert json_body(answer)["message"]

@@ -1,4 +1,4 @@
-"""Several callers command one process at once, by a seeded chance; what they are told must fit one order of things."""
+"""Concurrent random commands for one process: the responses must be consistent with one order of the commands."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Answer:
         return [int(pid) for pid in re.findall(r"(?:pid|was) (\d+)", self.message)]
 
 
-def at_once(server: Server, name: str, calls: list[tuple[str, float]]) -> list[Answer]:
-    """Makes these calls at once, each after its own short delay; returns what each was told."""
+def call_concurrently(server: Server, name: str, calls: list[tuple[str, float]]) -> list[Answer]:
+    """Makes these calls concurrently, each after its own delay; returns the responses."""
     result: list[Answer | None] = [None] * len(calls)
 
     def call(number: int, verb: str, delay: float) -> None:
@@ -63,12 +63,12 @@ def at_once(server: Server, name: str, calls: list[tuple[str, float]]) -> list[A
         caller.start()
     for caller in callers:
         caller.join(60)
-    assert None not in result, "a caller was never answered"
+    assert None not in result, "a call got no response"
     return [one for one in result if one is not None]
 
 
-def fits(result: tuple[Answer, ...], live: int | None, after: int | None) -> bool:
-    """Whether these answers, given in this order, lead from one live pid (None: none) to another."""
+def is_consistent(result: tuple[Answer, ...], live: int | None, after: int | None) -> bool:
+    """Whether these responses, in this order, lead from the pid `live` to the pid `after` (None: not running)."""
     for number, one in enumerate(result, 1):
         match one.verb, one.status:
             case "start", 200 if "already" in one.message:
@@ -90,18 +90,20 @@ def fits(result: tuple[Answer, ...], live: int | None, after: int | None) -> boo
                     return False
                 live = one.pids[0]
             case "start" | "restart", 500 if "was stopped while it was starting" in one.message:
-                return True  # it had a pid that nobody was told of
+                return True  # its pid is in no response
             case "start" | "restart", 500 if "was stopped before it started" in one.message:
                 if one.verb == "start":
                     continue
-                return any(fits(result[number:], state, after) for state in (live, None))  # it may have stopped it
+                return any(
+                    is_consistent(result[number:], state, after) for state in (live, None)
+                )  # it may have stopped the process
             case _:
                 return False
     return live == after
 
 
 def check_history(server: Server, name: str) -> list[dict[str, Any]]:
-    """One path from the beginning, with starts and ends in pairs, and no two children at once."""
+    """Checks that the events are one path of transitions from the beginning, with one child at a time."""
     events = history(server, name)
     assert not events or events[0]["oldStatus"] == "not_started"
     for before, after in pairwise(events):
@@ -133,21 +135,21 @@ def history(server: Server, name: str) -> list[dict[str, Any]]:
 
 
 def tagged_processes(name: str) -> list[int]:
-    return [pid for pid, mark in tags_by_pid().items() if mark.split(":", 2)[2] == name]
+    return [pid for pid, tag in tags_by_pid().items() if tag.split(":", 2)[2] == name]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_the_order_of_commands_there_is_one_process_and_one_truth(serve: Serve, kind: str) -> None:
+def test_concurrent_commands_leave_one_process_and_consistent_responses(serve: Serve, kind: str) -> None:
     chance = random.Random(f"interleavings {kind}")
     name = f"{kind}-{chance.getrandbits(32):x}"
     server = serve({"base": {"command": "sleep 1000"}, name: KINDS[kind]})
     for _ in range(ROUNDS if kind != "stubborn" else ROUNDS // 4):
         before = server.info(name)["pid"]
         calls = [(chance.choice(VERBS), chance.choice((0, 0, 0.001, 0.004, 0.03))) for _ in range(chance.randint(2, 4))]
-        result = at_once(server, name, calls)
+        result = call_concurrently(server, name, calls)
         if kind in LASTING:
             after = server.info(name)["pid"]
-            assert any(fits(order, before, after) for order in permutations(result)), (before, result, after)
+            assert any(is_consistent(order, before, after) for order in permutations(result)), (before, result, after)
             wait_for(lambda: tagged_processes(name)[:1] == ([after] if after else []))  # noqa: B023 (the kernel shows an environment late)
             assert server.status(name) in ("not_started", "stopped", "aborted", "running")
         else:
@@ -171,7 +173,7 @@ def test_whatever_the_order_of_commands_there_is_one_process_and_one_truth(serve
     assert history(server, name) == events
 
 
-def test_callers_of_a_group_and_of_one_agree(serve: Serve) -> None:
+def test_concurrent_group_and_single_commands_are_consistent(serve: Serve) -> None:
     chance = random.Random("group")
     names = [f"group{number}-{chance.getrandbits(32):x}" for number in range(5)]
     specs: dict[str, dict[str, Any]] = {name: {"command": "sleep 1000"} for name in names}
@@ -196,8 +198,8 @@ def test_callers_of_a_group_and_of_one_agree(serve: Serve) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
-def test_a_start_begun_for_a_dependent_is_gone_through_with_when_that_is_stopped(serve: Serve) -> None:
-    """Never half a start: the dependency is running in the end, not starting for ever."""
+def test_start_of_a_dependency_completes_if_its_dependent_is_stopped(serve: Serve) -> None:
+    """The dependency ends up running; it does not stay in `starting`."""
     server = serve({
         "base": {"command": "sleep 1000", "limits": {"core": 0}},
         "web": {"command": "sleep 1000", "depends-on": ["base"]},
@@ -215,8 +217,8 @@ def test_a_start_begun_for_a_dependent_is_gone_through_with_when_that_is_stopped
         assert server.info("base")["pid"] is None
 
 
-def test_a_stop_holds_even_if_a_start_that_stood_before_it_failed(serve: Serve) -> None:
-    """The start wants it, fails, and would be tried again; the stop that was asked for after it is the last word."""
+def test_stop_is_effective_after_an_earlier_queued_start_failed(serve: Serve) -> None:
+    """The start fails and would be retried; the stop that was requested after it prevents that."""
     server = serve({
         "flaky": {
             "command": ["sh", "-c", "test -e on && { trap '' TERM; while :; do sleep 0.02; done; }; exit 1"],
@@ -227,7 +229,7 @@ def test_a_stop_holds_even_if_a_start_that_stood_before_it_failed(serve: Serve) 
     (server.folder / "on").touch()
     assert server.do("start", "flaky").status == 200
     (server.folder / "on").unlink()
-    result = at_once(server, "flaky", [("stop", 0), ("start", 0.05), ("stop", 0.1)])
+    result = call_concurrently(server, "flaky", [("stop", 0), ("start", 0.05), ("stop", 0.1)])
     assert [one.status for one in result] == [200, 500, 200]
     before = server.new_statuses("flaky")
     time.sleep(0.4)
@@ -235,8 +237,8 @@ def test_a_stop_holds_even_if_a_start_that_stood_before_it_failed(serve: Serve) 
     assert is_alive(server.pid)
 
 
-def test_a_restart_that_was_due_is_not_made_after_another_caller_started_it(serve: Serve) -> None:
-    """It falls while the restart that was asked for waits; policy and caller must not both bring it back."""
+def test_due_restart_is_not_made_after_a_requested_restart(serve: Serve) -> None:
+    """The process crashes while a requested restart waits; only one of the two may start it."""
     server = serve({
         "base": {
             "command": "sleep 1000",

@@ -1,4 +1,4 @@
-"""Reading, starting, stopping and restarting one process: the seed's table, row by row."""
+"""Reading, starting, stopping and restarting one process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,20 @@ from conftest import Serve, Server, is_alive, python_command, wait_for
 from http_checks import DURATION, PROCESS_FIELDS, TIMESTAMP, UPTIME, check_error, json_body, running_server
 
 API = "/api/v1/processes"
-ODD = ["two words", "a/b", "ünï-köde ☃", "100%", "a+b", "q?x=1&y", "..", ".", "a%2Fb", '"><script>', "start", "x" * 255]
+UNUSUAL_NAMES = [
+    "two words",
+    "a/b",
+    "ünï-köde ☃",
+    "100%",
+    "a+b",
+    "q?x=1&y",
+    "..",
+    ".",
+    "a%2Fb",
+    '"><script>',
+    "start",
+    "x" * 255,
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         },
         "five": {"command": python_command("raise SystemExit(5)")},
         "apple": {"command": "sleep 1000"},
-        **{name: {"command": "sleep 1000"} for name in ODD},
+        **{name: {"command": "sleep 1000"} for name in UNUSUAL_NAMES},
     }
     with running_server(folder, processes) as server:
         yield server
@@ -49,7 +62,7 @@ def base(request: pytest.FixtureRequest) -> str:
 def test_all_processes_are_listed_in_the_order_of_the_configuration(server: Server, base: str) -> None:
     listed = json_body(server.get(base))
     names = [process["name"] for process in listed]
-    assert names == ["zebra", "idle", "both", "absent", "homeless", "nobody", "hasty", "five", "apple", *ODD]
+    assert names == ["zebra", "idle", "both", "absent", "homeless", "nobody", "hasty", "five", "apple", *UNUSUAL_NAMES]
     assert all(set(process) == PROCESS_FIELDS for process in listed)
 
 
@@ -57,7 +70,7 @@ def test_without_processes_the_list_is_empty(serve: Serve) -> None:
     assert serve().get(API).body == b"[]"
 
 
-def test_a_process_that_was_never_started_has_nulls(server: Server, base: str) -> None:
+def test_process_never_started_has_null_fields(server: Server, base: str) -> None:
     assert json_body(server.get(f"{base}/info/apple")) == {
         "name": "apple",
         "status": "not_started",
@@ -73,7 +86,7 @@ def test_a_process_that_was_never_started_has_nulls(server: Server, base: str) -
     }
 
 
-def test_a_live_process_has_a_pid_and_no_end(server: Server, base: str) -> None:
+def test_live_process_has_a_pid_and_no_end_time(server: Server, base: str) -> None:
     server.do("start", "zebra")
     info = json_body(server.get(f"{base}/info/zebra"))
     assert set(info) == PROCESS_FIELDS
@@ -90,7 +103,7 @@ def test_the_runtime_of_a_live_process_grows(server: Server) -> None:
     wait_for(lambda: server.info("zebra")["processRuntime"] != before, about="a runtime that grows")
 
 
-def test_a_process_that_ended_has_its_end_and_no_pid(server: Server) -> None:
+def test_ended_process_has_an_end_time_and_no_pid(server: Server) -> None:
     server.do("start", "five")
     info = server.until("five", "failed")
     assert (info["pid"], info["exitCode"]) == (None, 5)
@@ -101,13 +114,15 @@ def test_a_process_that_ended_has_its_end_and_no_pid(server: Server) -> None:
     assert info["failedErrorLog"] is None
 
 
-@pytest.mark.parametrize("name", ["zebra", "five", "apple", "idle", ODD[2]])
+@pytest.mark.parametrize("name", ["zebra", "five", "apple", "idle", UNUSUAL_NAMES[2]])
 def test_the_list_reports_the_same_as_the_single_process(server: Server, name: str) -> None:
-    moving = {"processRuntime", "processUptime"}
+    changing = {"processRuntime", "processUptime"}
     listed = next(process for process in json_body(server.get(API)) if process["name"] == name)
     info = server.info(name)
     assert list(listed) == list(info)
-    assert {key: listed[key] for key in PROCESS_FIELDS - moving} == {key: info[key] for key in PROCESS_FIELDS - moving}
+    assert {key: listed[key] for key in PROCESS_FIELDS - changing} == {
+        key: info[key] for key in PROCESS_FIELDS - changing
+    }
     assert DURATION.fullmatch(listed["processRuntime"])
     assert listed["processUptime"] == "" or UPTIME.fullmatch(listed["processUptime"])
 
@@ -121,8 +136,8 @@ def test_log_files_are_shown_as_configured(server: Server) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_a_process_with_an_odd_name_is_found_and_moved(server: Server, name: str) -> None:
+@pytest.mark.parametrize("name", UNUSUAL_NAMES)
+def test_process_with_an_unusual_name_can_be_read_started_and_stopped(server: Server, name: str) -> None:
     assert server.info(name)["name"] == name
     assert server.do("start", name).status == 200
     assert server.do("stop", name).status == 200
@@ -144,31 +159,31 @@ def test_a_start_reports_name_and_pid(server: Server, base: str) -> None:
 
 def test_a_start_of_a_live_process_reports_it_and_writes_no_event(server: Server) -> None:
     server.do("start", "zebra")
-    pid, moves = server.info("zebra")["pid"], server.new_statuses("zebra")
+    pid, statuses = server.info("zebra")["pid"], server.new_statuses("zebra")
     answer = server.do("start", "zebra")
     assert answer.status == 200
     assert "already" in json_body(answer)["message"]
     assert str(pid) in json_body(answer)["message"]
-    assert server.new_statuses("zebra") == moves
+    assert server.new_statuses("zebra") == statuses
 
 
 def test_a_start_of_an_unknown_process_is_400(server: Server, base: str) -> None:
     check_error(server.post(f"{base}/start/nosuch"), 400, f"{base}/start/nosuch", "PROCESS_NOT_FOUND")
 
 
-@pytest.mark.parametrize(("name", "word"), [("homeless", "nowhere"), ("nobody", "no-such-user-here")])
+@pytest.mark.parametrize(("name", "expected_text"), [("homeless", "nowhere"), ("nobody", "no-such-user-here")])
 @pytest.mark.parametrize("verb", ["start", "restart"])
-def test_a_configuration_that_cannot_be_run_is_400_and_moves_nothing(
-    server: Server, name: str, word: str, verb: str
+def test_invalid_configuration_is_400_and_leaves_the_status(
+    server: Server, name: str, expected_text: str, verb: str
 ) -> None:
     outcome = check_error(server.do(verb, name), 400, f"{API}/{verb}/{name}", "INVALID_PROCESS_CONFIGURATION")
-    assert word in outcome["message"]
+    assert expected_text in outcome["message"]
     assert server.status(name) == "not_started"
     assert server.new_statuses(name) == []
 
 
 @pytest.mark.parametrize("verb", ["start", "restart"])
-def test_a_command_that_is_missing_is_500(server: Server, verb: str) -> None:
+def test_start_of_a_missing_command_is_500(server: Server, verb: str) -> None:
     outcome = check_error(server.do(verb, "absent"), 500, f"{API}/{verb}/absent", "START_FAILED")
     assert "absent" in outcome["message"]
     info = server.info("absent")
@@ -178,7 +193,7 @@ def test_a_command_that_is_missing_is_500(server: Server, verb: str) -> None:
     assert server.new_statuses("absent")[-2:] == ["starting", "failed_to_start"]
 
 
-def test_a_death_within_start_seconds_is_500_with_its_last_output(server: Server) -> None:
+def test_exit_within_start_seconds_is_500_with_the_last_output(server: Server) -> None:
     check_error(server.do("start", "hasty"), 500, f"{API}/start/hasty", "START_FAILED")
     info = server.info("hasty")
     assert info["status"] == "failed_to_start"
@@ -186,7 +201,7 @@ def test_a_death_within_start_seconds_is_500_with_its_last_output(server: Server
     assert "exit code 1" in info["failedErrorLog"]
 
 
-def test_why_it_failed_to_start_is_null_again_at_the_next_start(serve: Serve) -> None:
+def test_failed_error_log_is_null_after_a_successful_start(serve: Serve) -> None:
     server = serve({"late": {"command": "./program"}})
     assert server.do("start", "late").status == 500
     assert server.info("late")["failedErrorLog"]
@@ -197,7 +212,7 @@ def test_why_it_failed_to_start_is_null_again_at_the_next_start(serve: Serve) ->
     assert server.info("late")["failedErrorLog"] is None
 
 
-def test_a_start_with_start_seconds_answers_when_they_have_passed(serve: Serve) -> None:
+def test_start_responds_after_start_seconds(serve: Serve) -> None:
     server = serve({"slow": {"command": "sleep 1000", "start-seconds": "300ms"}})
     began = time.monotonic()
     assert server.do("start", "slow").status == 200
@@ -208,7 +223,7 @@ def test_a_start_with_start_seconds_answers_when_they_have_passed(serve: Serve) 
 # Stop
 
 
-def test_a_stop_reports_name_and_pid_when_the_process_is_gone(server: Server, base: str) -> None:
+def test_stop_reports_name_and_pid_after_the_process_has_ended(server: Server, base: str) -> None:
     server.do("start", "apple")
     pid = server.info("apple")["pid"]
     answer = server.post(f"{base}/stop/apple")
@@ -223,7 +238,7 @@ def test_a_stop_of_an_unknown_process_is_404(server: Server, base: str) -> None:
     check_error(server.post(f"{base}/stop/nosuch"), 404, f"{base}/stop/nosuch", "PROCESS_NOT_FOUND")
 
 
-def test_a_stop_of_what_is_not_live_is_200_and_writes_no_event(server: Server) -> None:
+def test_stop_of_a_process_that_is_not_live_is_200_and_writes_no_event(server: Server) -> None:
     assert json_body(server.do("stop", "both"))["message"]
     assert server.new_statuses("both") == []
     assert server.status("both") == "not_started"
@@ -244,7 +259,7 @@ def test_a_restart_reports_name_and_the_new_pid(server: Server, base: str) -> No
     assert str(new) in json_body(answer)["message"]
 
 
-def test_a_restart_of_what_is_not_live_starts_it(server: Server) -> None:
+def test_restart_of_a_process_that_is_not_live_starts_it(server: Server) -> None:
     server.do("stop", "apple")
     assert server.do("restart", "apple").status == 200
     assert server.status("apple") == "running"
@@ -260,10 +275,10 @@ def test_info_of_an_unknown_process_is_404(server: Server, base: str) -> None:
     check_error(server.get(f"{base}/info/nosuch"), 404, f"{base}/info/nosuch", "PROCESS_NOT_FOUND")
 
 
-# When the answer is sent
+# Concurrent requests
 
 
-def test_a_stop_that_takes_its_time_delays_no_other_caller(serve: Serve) -> None:
+def test_slow_stop_delays_no_other_request(serve: Serve) -> None:
     stubborn = python_command(
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
     )
@@ -286,7 +301,7 @@ def test_a_stop_that_takes_its_time_delays_no_other_caller(serve: Serve) -> None
     assert server.status("stubborn") == "aborted"
 
 
-def test_calls_for_one_process_go_one_after_another(serve: Serve) -> None:
+def test_concurrent_restarts_of_one_process_run_one_after_another(serve: Serve) -> None:
     server = serve({"one": {"command": "sleep 1000"}})
     server.do("start", "one")
     answers: list[int] = []
@@ -335,7 +350,7 @@ def test_the_end_of_a_log_is_plain_text(logs: Server, query: str, expected: list
     assert answer.text.splitlines() == expected
 
 
-def test_a_log_of_what_was_never_started_is_empty(logs: Server) -> None:
+def test_log_of_a_process_never_started_is_empty(logs: Server) -> None:
     answer = logs.get(f"{API}/logs/quiet")
     assert (answer.status, answer.body) == (200, b"")
 
@@ -348,12 +363,12 @@ def test_a_log_of_what_was_never_started_is_empty(logs: Server) -> None:
         ("stream=both", "stream"), ("stream=STDOUT", "stream"),
     ],
 )  # fmt: skip
-def test_a_bad_question_for_a_log_is_400_and_names_the_parameter(logs: Server, query: str, name: str) -> None:
+def test_invalid_log_parameter_is_400_and_is_named(logs: Server, query: str, name: str) -> None:
     assert name in check_error(logs.get(f"{API}/logs/talker?{query}"), 400, f"{API}/logs/talker")["message"]
 
 
 @pytest.mark.parametrize("what", ["mute", "mute?stream=stderr", "quiet?stream=stderr", "merged?stream=stderr"])
-def test_a_process_without_such_a_file_has_no_log(logs: Server, what: str) -> None:
+def test_log_of_a_stream_without_a_file_is_404(logs: Server, what: str) -> None:
     check_error(logs.get(f"{API}/logs/{what}"), 404, f"{API}/logs/{what.partition('?')[0]}")
 
 

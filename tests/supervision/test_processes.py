@@ -24,7 +24,7 @@ from models.supervision.process import (
     status_after_exit,
 )
 
-WORDS = (
+STATUS_NAMES = (
     "not_started", "running", "finished", "unknown", "failed", "failed_to_start", "stopped", "stopping", "aborted",
     "starting", "healthy", "unhealthy",
 )  # fmt: skip
@@ -38,12 +38,12 @@ def specs(**needs: str) -> dict[str, ProcessSpec]:
     }
 
 
-def test_the_statuses_are_the_seeds_in_its_order_and_sort_so() -> None:
-    assert tuple(status.value for status in STATUSES) == WORDS
+def test_statuses_have_the_specified_names_and_order() -> None:
+    assert tuple(status.value for status in STATUSES) == STATUS_NAMES
     assert [status.rank for status in STATUSES] == list(range(12))
 
 
-def test_every_status_has_moves_and_none_leads_to_itself_or_back_to_the_beginning() -> None:
+def test_every_status_has_transitions_but_none_to_itself_or_not_started() -> None:
     assert set(TRANSITIONS) == set(Status)
     for status, following in TRANSITIONS.items():
         assert following
@@ -51,12 +51,12 @@ def test_every_status_has_moves_and_none_leads_to_itself_or_back_to_the_beginnin
         assert Status.NOT_STARTED not in following
 
 
-def test_what_has_ended_can_only_be_started_again_and_only_so_does_anything_start() -> None:
+def test_ended_and_not_started_lead_only_to_starting_and_no_other_status_does() -> None:
     assert all(TRANSITIONS[status] == {Status.STARTING} for status in ENDED | {Status.NOT_STARTED})
     assert {status for status in Status if Status.STARTING in TRANSITIONS[status]} == ENDED | {Status.NOT_STARTED}
 
 
-def test_what_is_up_may_end_in_every_way_but_by_failing_to_start() -> None:
+def test_up_statuses_lead_to_every_ended_status_except_failed_to_start() -> None:
     for status in UP:
         assert TRANSITIONS[status] >= ENDED - {Status.FAILED_TO_START}
         assert Status.FAILED_TO_START not in TRANSITIONS[status]
@@ -88,7 +88,7 @@ def test_the_status_after_an_unrequested_exit(exit: Exit, status: Status, code: 
     assert exit.exit_code == code
 
 
-def test_an_exit_that_cannot_be_known_is_unknown() -> None:
+def test_status_without_a_known_exit_is_unknown() -> None:
     assert status_after_exit(None) is Status.UNKNOWN
 
 
@@ -114,7 +114,7 @@ def test_each_policy_restarts_its_statuses(ended: Status, never: bool, on_failur
     assert restarts(Restart.ALWAYS, ended) is always
 
 
-def test_no_policy_starts_what_has_not_ended() -> None:
+def test_no_policy_restarts_a_process_that_has_not_ended() -> None:
     assert not any(restarts(policy, status) for policy in Restart for status in set(Status) - ENDED)
 
 
@@ -134,7 +134,7 @@ def test_no_policy_starts_what_has_not_ended() -> None:
         (specs(a="", b="a"), "nobody", ""),
     ],
 )
-def test_dependents_are_found_through_others_and_each_stands_before_what_it_needs(
+def test_dependents_are_transitive_and_precede_their_dependencies(
     all: dict[str, ProcessSpec], of: str, found: str
 ) -> None:
     names = dependents(needed_by(all), of)
@@ -144,22 +144,22 @@ def test_dependents_are_found_through_others_and_each_stands_before_what_it_need
         assert not needed & set(names[: names.index(name)])
 
 
-def needs(all: dict[str, ProcessSpec]) -> dict[str, set[str]]:
+def dependency_names(all: dict[str, ProcessSpec]) -> dict[str, set[str]]:
     return {name: {dependency.process for dependency in spec.depends_on} for name, spec in all.items()}
 
 
 def test_a_chain_of_dependents_may_be_long() -> None:
     chain = specs(p0="", **{f"p{n}": f"p{n - 1}" for n in range(1, 3000)})
     assert dependents(needed_by(chain), "p0") == [f"p{n}" for n in range(2999, 0, -1)]
-    assert circle(needs(chain)) == []
+    assert circle(dependency_names(chain)) == []
 
 
 @pytest.mark.parametrize(
     "all",
     [specs(), specs(a="", b="a", c="a b"), specs(a="missing"), specs(top="left right", left="a", right="a", a="")],
 )
-def test_no_circle_is_seen_where_there_is_none(all: dict[str, ProcessSpec]) -> None:
-    assert circle(needs(all)) == []
+def test_circle_is_empty_without_a_cycle(all: dict[str, ProcessSpec]) -> None:
+    assert circle(dependency_names(all)) == []
 
 
 @pytest.mark.parametrize(
@@ -171,15 +171,15 @@ def test_no_circle_is_seen_where_there_is_none(all: dict[str, ProcessSpec]) -> N
         (specs(a="", b="c", c="d a", d="b"), "b c d"),
     ],
 )
-def test_a_circle_is_reported_as_a_chain_from_one_name_back_to_it(all: dict[str, ProcessSpec], members: str) -> None:
-    found = circle(needs(all))
+def test_circle_returns_a_path_that_ends_with_its_first_name(all: dict[str, ProcessSpec], members: str) -> None:
+    found = circle(dependency_names(all))
     assert found[0] == found[-1]
     assert sorted(found[1:]) == members.split()
     for name, needed in pairwise(found):
         assert needed in {dependency.process for dependency in all[name].depends_on}
 
 
-def test_arguments_follow_the_command_and_stderr_has_a_file_only_of_its_own() -> None:
+def test_argv_is_command_and_args_and_redirected_stderr_has_no_file() -> None:
     spec = ProcessSpec("web", ("run", "-x"), ("y", "z w"), stderr_logfile="e")
     assert spec.argv == ["run", "-x", "y", "z w"]
     assert spec.stderr_file == "e"

@@ -23,7 +23,7 @@ from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.state import RestartPolicy, delay
 from supervisor.services import open_services
 
-# How long it waits: pure
+# The delay
 
 
 def spec(first: float = 1, most: float = 60, limit: int = 10, window: float = 300, reset: float = 30) -> ProcessSpec:
@@ -40,7 +40,7 @@ def spec(first: float = 1, most: float = 60, limit: int = 10, window: float = 30
         (1, 60, 1, 2, 2.5),
         (1, 60, 2, 4, 5),
         (1, 60, 5, 32, 40),
-        (1, 60, 6, 60, 45),  # at the cap the quarter is taken off
+        (1, 60, 6, 60, 45),  # at the cap the jitter is subtracted
         (1, 60, 7, 60, 45),
         (1, 60, 10_000, 60, 45),
         (50, 60, 0, 50, 60),
@@ -53,7 +53,7 @@ def spec(first: float = 1, most: float = 60, limit: int = 10, window: float = 30
         (5, 5, 9, 5, 5),
     ],
 )
-def test_the_delay_doubles_with_up_to_a_quarter_of_chance_and_is_capped(
+def test_delay_doubles_with_up_to_a_quarter_of_jitter_and_is_capped(
     first: float, most: float, attempt: int, least: float, longest: float
 ) -> None:
     assert delay(spec(first, most), attempt, 0) == least
@@ -64,7 +64,7 @@ def test_the_delay_doubles_with_up_to_a_quarter_of_chance_and_is_capped(
 
 def test_a_long_uptime_resets_the_delays_and_a_short_one_does_not() -> None:
     policy, rule = RestartPolicy(), spec(1, 1000, limit=0)
-    waits = [policy.next_delay(rule, lived, now) for now, lived in enumerate([0, 1, 29.9, 30, 0, 1000])]
+    waits = [policy.next_delay(rule, uptime, now) for now, uptime in enumerate([0, 1, 29.9, 30, 0, 1000])]
     assert [
         wait is not None and 2**power <= wait <= 1.25 * 2**power
         for wait, power in zip(waits, (0, 1, 2, 0, 1, 0), strict=True)
@@ -87,24 +87,24 @@ def test_no_more_restarts_are_granted_within_the_window_than_the_limit(
     assert tuple(policy.next_delay(spec(limit=limit, window=window), 0, now) is not None for now in at) == granted
 
 
-def test_a_fleet_that_fell_together_does_not_rise_together() -> None:
+def test_delays_of_processes_that_failed_together_differ() -> None:
     assert len({RestartPolicy().next_delay(spec(), 0, 0) for _ in range(50)}) > 40
 
 
 def test_every_spawn_waits_until_the_intent_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deeds: list[str] = []
-    spawn, soon = Children.spawn, EventWriter.stored_soon
+    calls: list[str] = []
+    spawn, stored_soon = Children.spawn, EventWriter.stored_soon
 
-    def spawned(children: Children, launch: Launch) -> Child:
-        deeds.append(launch.argv[0])  # a helm is looked for in the same way, meanwhile
+    def recording_spawn(children: Children, launch: Launch) -> Child:
+        calls.append(launch.argv[0])  # the search for helm spawns a process, too
         return spawn(children, launch)
 
-    def waited(event_writer: EventWriter, name: str | None = None) -> Awaitable[None]:
-        deeds.append(f"wait for {name}")
-        return soon(event_writer, name)
+    def recording_wait(event_writer: EventWriter, name: str | None = None) -> Awaitable[None]:
+        calls.append(f"wait for {name}")
+        return stored_soon(event_writer, name)
 
-    monkeypatch.setattr(Children, "spawn", spawned)
-    monkeypatch.setattr(EventWriter, "stored_soon", waited)
+    monkeypatch.setattr(Children, "spawn", recording_spawn)
+    monkeypatch.setattr(EventWriter, "stored_soon", recording_wait)
     web = ProcessSpec("web", ("sleep", "1000"), restart=Restart.ALWAYS, restart_delay=Seconds(0))
 
     of_web = ("wait for web", "sleep")
@@ -114,18 +114,18 @@ def test_every_spawn_waits_until_the_intent_is_stored(tmp_path: Path, monkeypatc
         async with open_services(config, lambda: config) as services:
             await services.supervision.fleet.start("web")
             process = services.supervision.fleet.get("web")
-            assert [one for one in deeds if one in of_web] == ["wait for web", "sleep"]
+            assert [one for one in calls if one in of_web] == ["wait for web", "sleep"]
             os.kill(process.record.pid or 0, signal.SIGKILL)
             await process.until(lambda one: one.restarts == 1 and one.live)
-            assert [one for one in deeds if one in of_web] == ["wait for web", "sleep"] * 2
+            assert [one for one in calls if one in of_web] == ["wait for web", "sleep"] * 2
 
     try:
         asyncio.run(work())
     finally:
-        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # this process is no supervisor any more
+        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # this process is no longer a subreaper
 
 
-# Whether: policy and cause
+# The policy and the cause of the exit
 
 CAUSES = {
     "exit-0": "finished", "exit-1": "failed", "TERM": "stopped", "INT": "stopped", "KILL": "aborted", "SEGV": "aborted",
@@ -166,7 +166,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_policy_decides_by_how_it_ended(server: Server, policy: str, cause: str) -> None:
+def test_restart_depends_on_the_policy_and_the_cause_of_the_exit(server: Server, policy: str, cause: str) -> None:
     name = f"{policy}-{cause}"
     answer = server.do("start", name)
     assert answer.status == (500 if cause in ("failed-exec", "died-early") else 200)
@@ -185,14 +185,14 @@ def test_the_policy_decides_by_how_it_ended(server: Server, policy: str, cause: 
     wait_for(lambda: CAUSES[cause] in server.new_statuses(name))
     if cause in POLICIES[policy]:
         server.until(name, "running")
-        moves = server.new_statuses(name)
-        assert moves[moves.index(CAUSES[cause]) :][-2:] == ["starting", "running"]
+        statuses = server.new_statuses(name)
+        assert statuses[statuses.index(CAUSES[cause]) :][-2:] == ["starting", "running"]
     else:
-        time.sleep(0.1)  # five times the delay: it may not come back
+        time.sleep(0.1)  # five times the delay: no restart may follow
         assert server.new_statuses(name)[-1] == CAUSES[cause] == server.status(name)
 
 
-def test_it_waits_in_the_status_in_which_it_ended_and_longer_each_time(serve: Serve) -> None:
+def test_restart_delay_grows_and_leaves_the_status_unchanged(serve: Serve) -> None:
     server = serve({
         "crashing": {"command": "false", "restart": "on-failure", "restart-delay": "100ms", "restart-limit": 3},
     })  # fmt: skip
@@ -213,9 +213,9 @@ def at(event: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(event["eventTime"])
 
 
-def test_at_the_limit_it_stays_as_it_ended_and_the_log_reports_it_until_a_caller_starts_it(serve: Serve) -> None:
+def test_process_at_its_restart_limit_stays_failed_until_a_start_by_name(serve: Serve) -> None:
     server = serve({"crashing": {"command": "false", "restart": "always", "restart-delay": 0, "restart-limit": 5}})
-    for round in (1, 2):  # by hand it begins anew
+    for round in (1, 2):  # a start by name resets the limit
         server.do("start", "crashing")
         wait_for(lambda: server.log.read_text().count("restart limit reached") == round)  # noqa: B023 (called at once)
         assert server.new_statuses("crashing").count("starting") == 6 * round
@@ -223,7 +223,7 @@ def test_at_the_limit_it_stays_as_it_ended_and_the_log_reports_it_until_a_caller
     assert server.do("stop", "crashing").json["message"] == "crashing is not running"
 
 
-def test_without_a_limit_it_goes_on(serve: Serve) -> None:
+def test_process_without_a_restart_limit_is_always_restarted(serve: Serve) -> None:
     server = serve({"crashing": {"command": "false", "restart": "always", "restart-delay": 0, "restart-limit": 0}})
     server.do("start", "crashing")
     wait_for(lambda: server.get("/api/v1/events/count").json.get("failed", 0) > 200)
@@ -235,7 +235,7 @@ WAITING = {"command": "false", "restart": "on-failure", "restart-delay": "300ms"
 
 
 @pytest.mark.parametrize("path", ["stop/waiting", "group/stop"])
-def test_a_stop_while_it_waits_calls_the_restart_off_without_an_event(serve: Serve, path: str) -> None:
+def test_stop_cancels_a_pending_restart_without_an_event(serve: Serve, path: str) -> None:
     server = serve({"waiting": {**WAITING, "restart-delay": 60, "restart-max-delay": 60}})
     server.do("start", "waiting")
     server.until("waiting", "failed")
@@ -250,7 +250,7 @@ def test_a_stop_while_it_waits_calls_the_restart_off_without_an_event(serve: Ser
 
 
 @pytest.mark.parametrize("verb", ["start", "restart"])
-def test_a_start_while_it_waits_starts_it_at_once_and_once(serve: Serve, verb: str) -> None:
+def test_start_during_the_restart_delay_starts_the_process_at_once(serve: Serve, verb: str) -> None:
     server = serve({
         "waiting": {**WAITING, "command": ["sh", "-c", "test -e on && exec sleep 1000; exit 1"], "restart-delay": 60},
     })  # fmt: skip
@@ -261,7 +261,7 @@ def test_a_start_while_it_waits_starts_it_at_once_and_once(serve: Serve, verb: s
     assert server.new_statuses("waiting") == ["starting", "running", "failed", "starting", "running"]
 
 
-def test_a_group_start_starts_at_once_what_waits_and_is_no_conflict(serve: Serve) -> None:
+def test_group_start_during_the_restart_delay_is_200(serve: Serve) -> None:
     server = serve({
         "waiting": {**WAITING, "command": ["sh", "-c", "test -e on && exec sleep 1000; exit 1"], "restart-delay": 60},
     })  # fmt: skip
@@ -272,7 +272,7 @@ def test_a_group_start_starts_at_once_what_waits_and_is_no_conflict(serve: Serve
     assert server.status("waiting") == "running"
 
 
-def test_what_was_stopped_is_not_brought_back_by_its_policy(serve: Serve) -> None:
+def test_stopped_process_is_not_restarted_by_its_policy(serve: Serve) -> None:
     server = serve({"kept": {"command": "sleep 1000", "restart": "always", "restart-delay": 0}})
     server.do("start", "kept")
     os.kill(server.info("kept")["pid"], signal.SIGTERM)

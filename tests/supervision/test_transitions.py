@@ -1,4 +1,4 @@
-"""Every status and every written move, each provoked with a real process; one event for each and none for nothing."""
+"""Every transition of the status table, caused with real processes: one event for each, none without a change."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from conftest import Serve, Server, is_alive, wait_for
 
 from models.supervision.process import TRANSITIONS, Status
 
-Move = tuple[str, str]
-How = tuple[str, Callable[["Scene"], None]]
+Transition = tuple[str, str]
+Cause = tuple[str, Callable[["Scene"], None]]
 
-PUPPET = "read code < {fifo} && exit $code"
-"""Ends with the code that is written into its fifo."""
+CONTROLLED = "read code < {fifo} && exit $code"
+"""Exits with the code that is written to its fifo."""
 
 STATES: dict[str, dict[str, Any]] = {
     "running": {},
@@ -32,12 +32,12 @@ STATES: dict[str, dict[str, Any]] = {
 ENDINGS = ("finished", "failed", "stopped", "aborted", "stopping", "unknown")
 STUBBORN = ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1000; done"]
 
-NEVER_MADE = {("healthy", "running"), ("unhealthy", "running")}
-"""Legal, and nothing does it: a health check, once it has answered, always has an answer."""
+NEVER_CAUSED = {("healthy", "running"), ("unhealthy", "running")}
+"""Permitted but never made: after its first result a health check always has a result."""
 
 
 class Scene:
-    """One server with a process for each move, and what provokes it."""
+    """A server with processes for all transitions, and methods that cause transitions."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -48,18 +48,18 @@ class Scene:
         return int(self.server.until(name, *statuses)["pid"])
 
     def end(self, name: str, code: int) -> None:
-        fifo = os.open(self.server.folder / name, os.O_RDWR)  # so that it does not wait for a reader
+        fifo = os.open(self.server.folder / name, os.O_RDWR)  # O_RDWR does not wait for a reader
         os.write(fifo, f"{code}\n".encode())
         self.server.until(name, "finished" if code == 0 else "failed")
         os.close(fifo)
 
-    def moves(self, name: str) -> list[Move]:
+    def transitions(self, name: str) -> list[Transition]:
         return [(event["oldStatus"], event["newStatus"]) for event in self.server.events(name)]
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("moves")
+    folder = tmp_path_factory.mktemp("transitions")
     processes: dict[str, dict[str, Any]] = {
         "fresh": {"command": "sleep 1000"},
         "fresh2": {"command": "sleep 1000"},
@@ -82,18 +82,18 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         for ending in ENDINGS:
             name = f"{state}-{ending}"
             os.mkfifo(folder / name)
-            processes[name] = {"command": ["sh", "-c", PUPPET.format(fifo=folder / name)], **more}
+            processes[name] = {"command": ["sh", "-c", CONTROLLED.format(fifo=folder / name)], **more}
     server = Server(folder, {"supervisor": {"processes": processes}}, {}, [])
     server.start()
     yield Scene(server)
     server.close()
 
 
-def ends(state: str, ending: str) -> How:
-    """Brings a process to one of the statuses in which it is up, and ends it in one of the ways."""
+def ends(state: str, ending: str) -> Cause:
+    """Brings a process to a status in which it is up, then ends it in this way."""
     name = f"{state}-{ending}"
 
-    def provoke(scene: Scene) -> None:
+    def cause(scene: Scene) -> None:
         pid = scene.up(name, state)
         match ending:
             case "finished":
@@ -108,28 +108,28 @@ def ends(state: str, ending: str) -> How:
                 assert scene.server.do("stop", name).status == 200
         scene.server.until(name, "stopped" if ending == "stopping" else ending)
 
-    return name, provoke
+    return name, cause
 
 
-def begins_after(ended: str) -> How:
+def start_after(ended: str) -> Cause:
     name, end = ends("running", ended)
 
-    def provoke(scene: Scene) -> None:
+    def cause(scene: Scene) -> None:
         end(scene)
         assert scene.server.do("start", name).status == 200
 
-    return name, provoke
+    return name, cause
 
 
-def starts(name: str, answer: int = 200, times: int = 1) -> How:
-    def provoke(scene: Scene) -> None:
+def starts(name: str, answer: int = 200, times: int = 1) -> Cause:
+    def cause(scene: Scene) -> None:
         for _ in range(times):
             assert scene.server.do("start", name).status == answer
 
-    return name, provoke
+    return name, cause
 
 
-def is_stopped_while_starting(scene: Scene) -> None:
+def stop_while_starting(scene: Scene) -> None:
     requested = threading.Thread(target=scene.server.do, args=("start", "slow"))
     requested.start()
     scene.server.until("slow", "starting")
@@ -137,103 +137,103 @@ def is_stopped_while_starting(scene: Scene) -> None:
     requested.join()
 
 
-def has_to_be_killed(scene: Scene) -> None:
+def stop_by_sigkill(scene: Scene) -> None:
     scene.up("stubborn", "running")
     wait_for((scene.server.folder / "stubborn.log").read_text)
     assert scene.server.do("stop", "stubborn").status == 200
 
 
-def repeated_probes(*seen: bool) -> How:
-    """The answer of its health check changes so, from the start on."""
+def repeated_probes(*seen: bool) -> Cause:
+    """Starts a process whose health check has these results, one after another."""
 
-    def provoke(scene: Scene) -> None:
+    def cause(scene: Scene) -> None:
         scene.server.do("stop", "turning")
         for good in seen:
             well = scene.server.folder / "well"
             well.touch() if good else well.unlink(missing_ok=True)
             scene.up("turning", "healthy" if good else "unhealthy")
 
-    return "turning", provoke
+    return "turning", cause
 
 
-HOW: dict[Move, How] = {
+CAUSES: dict[Transition, Cause] = {
     ("not_started", "starting"): starts("fresh"),
     ("starting", "running"): starts("fresh2"),
     ("starting", "failed_to_start"): starts("missing", 500),
-    ("starting", "stopping"): ("slow", is_stopped_while_starting),
+    ("starting", "stopping"): ("slow", stop_while_starting),
     ("stopping", "stopped"): ends("running", "stopping"),
-    ("stopping", "aborted"): ("stubborn", has_to_be_killed),
+    ("stopping", "aborted"): ("stubborn", stop_by_sigkill),
     ("running", "healthy"): repeated_probes(True),
     ("running", "unhealthy"): repeated_probes(False),
     ("healthy", "unhealthy"): repeated_probes(True, False),
     ("unhealthy", "healthy"): repeated_probes(False, True),
     ("failed_to_start", "starting"): starts("missing2", 500, times=2),
     **{(state, ending): ends(state, ending) for state in STATES for ending in ENDINGS if ending != "unknown"},
-    **{(ended, "starting"): begins_after(ended) for ended in ("finished", "failed", "stopped", "aborted")},
+    **{(ended, "starting"): start_after(ended) for ended in ("finished", "failed", "stopped", "aborted")},
 }
 
-UNWATCHED: dict[Move, str] = {
+ENDED_WITHOUT_SERVER: dict[Transition, str] = {
     ("running", "unknown"): "running-unknown",
     ("healthy", "unknown"): "healthy-unknown",
     ("unhealthy", "unknown"): "unhealthy-unknown",
     ("starting", "unknown"): "slow-unknown",
     ("stopping", "unknown"): "stopping-unknown",
 }
-"""Moves made because the process ended while no server watched it."""
+"""Transitions of processes that ended while no server was running."""
 
 
-def test_each_written_move_is_provoked_below_but_those_that_are_never_made() -> None:
-    written = {(status.value, following.value) for status in Status for following in TRANSITIONS[status]}
-    assert HOW.keys() | UNWATCHED.keys() | {("unknown", "starting")} == written - NEVER_MADE
+def test_every_transition_is_tested_except_those_never_caused() -> None:
+    permitted = {(status.value, following.value) for status in Status for following in TRANSITIONS[status]}
+    assert CAUSES.keys() | ENDED_WITHOUT_SERVER.keys() | {("unknown", "starting")} == permitted - NEVER_CAUSED
 
 
-@pytest.mark.parametrize("move", HOW, ids=" to ".join)
-def test_the_move_is_made_and_is_in_the_history(scene: Scene, move: Move) -> None:
-    name, provoke = HOW[move]
-    before = len(scene.moves(name))
-    provoke(scene)
-    assert move in scene.moves(name)[before:]
+@pytest.mark.parametrize("transition", CAUSES, ids=" to ".join)
+def test_transition_is_made_and_is_in_the_history(scene: Scene, transition: Transition) -> None:
+    name, cause = CAUSES[transition]
+    before = len(scene.transitions(name))
+    cause(scene)
+    assert transition in scene.transitions(name)[before:]
 
 
-def test_what_ends_while_no_server_watches_is_unknown_and_can_be_started(scene: Scene) -> None:
+def test_process_that_ended_without_a_server_is_unknown_and_can_be_started(scene: Scene) -> None:
     server = scene.server
-    for (status, _), name in UNWATCHED.items():
+    for (status, _), name in ENDED_WITHOUT_SERVER.items():
         if status in STATES:
             scene.up(name, status)
         else:
-            threading.Thread(target=without_answer, args=(server, "start", name), daemon=True).start()
+            threading.Thread(target=send_ignoring_disconnect, args=(server, "start", name), daemon=True).start()
             server.until(name, "starting", "running")
     wait_for(
         lambda: (
             (server.folder / "stopping-unknown.log").exists() and (server.folder / "stopping-unknown.log").read_text()
         )
     )
-    threading.Thread(target=without_answer, args=(server, "stop", "stopping-unknown"), daemon=True).start()
+    threading.Thread(target=send_ignoring_disconnect, args=(server, "stop", "stopping-unknown"), daemon=True).start()
     server.until("stopping-unknown", "stopping")
-    pids = {name: server.info(name)["pid"] for name in UNWATCHED.values()}
+    pids = {name: server.info(name)["pid"] for name in ENDED_WITHOUT_SERVER.values()}
     server.kill()
     for pid in pids.values():
         os.killpg(pid, signal.SIGKILL)
         wait_for(partial(lambda one: not is_alive(one), pid))
     server.start()
 
-    def is_last(name: str, move: tuple[str, str]) -> bool:
-        return bool(scene.moves(name)[-1] == move)
+    def is_last(name: str, transition: tuple[str, str]) -> bool:
+        return bool(scene.transitions(name)[-1] == transition)
 
-    for move, name in UNWATCHED.items():
-        wait_for(partial(is_last, name, move), about=f"{name} to be {move}")
+    for transition, name in ENDED_WITHOUT_SERVER.items():
+        wait_for(partial(is_last, name, transition), about=f"{name} to be {transition}")
         last = server.events(name)[-1]
         assert (last["pid"], last["exitCode"]) == (pids[name], None)
         assert server.info(name)["pid"] is None
     assert server.do("start", "running-unknown").status == 200
-    assert ("unknown", "starting") in scene.moves("running-unknown")
+    assert ("unknown", "starting") in scene.transitions("running-unknown")
 
 
 @pytest.mark.parametrize(
     "name", ["turning", "stubborn", "missing", "slow", *(f"{s}-{e}" for s in STATES for e in ENDINGS)]
 )
-def test_a_history_is_one_path_through_the_table(scene: Scene, name: str) -> None:
-    """Whatever the tests before it did."""
+def test_history_is_one_path_through_the_transition_table(scene: Scene, name: str) -> None:
+    """After the transitions of all tests above."""
     events = scene.server.events(name)
     assert events == [] or events[0]["oldStatus"] == "not_started"
     for before, after in pairwise(events):
@@ -243,27 +243,27 @@ def test_a_history_is_one_path_through_the_table(scene: Scene, name: str) -> Non
         assert Status(event["newStatus"]) in TRANSITIONS[Status(event["oldStatus"])]
 
 
-def without_answer(server: Server, verb: str, name: str) -> None:
-    """The server is killed before it can answer."""
+def send_ignoring_disconnect(server: Server, verb: str, name: str) -> None:
+    """Sends a command to a server that is killed before it responds."""
     try:
         server.do(verb, name)
     except OSError:
         return
 
 
-# What an event tells
+# Fields of events
 
 
-def micros(text: str) -> datetime:
+def timestamp(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def lived(text: str) -> timedelta:
-    """`PT1.5S`, below a minute."""
+def duration(text: str) -> timedelta:
+    """Parses a duration below a minute, such as `PT1.5S`."""
     return timedelta(seconds=float(text.removeprefix("PT").removesuffix("S")))
 
 
-def test_the_events_of_an_instance_bear_its_pid_times_code_and_length(serve: Serve) -> None:
+def test_events_of_an_instance_have_its_pid_times_exit_code_and_uptime(serve: Serve) -> None:
     server = serve({"short": {"command": ["sh", "-c", "sleep 0.2; exit 7"]}})
     begun = time.monotonic()
     server.do("start", "short")
@@ -276,14 +276,14 @@ def test_the_events_of_an_instance_bear_its_pid_times_code_and_length(serve: Ser
     assert starting["processUptime"] == "PT0S"
 
     assert [running["pid"], running["endTime"], running["exitCode"]] == [pid, None, None]
-    assert micros(starting["eventTime"]) <= micros(running["startTime"]) <= micros(running["eventTime"])
+    assert timestamp(starting["eventTime"]) <= timestamp(running["startTime"]) <= timestamp(running["eventTime"])
 
     assert [failed["pid"], failed["exitCode"], failed["startTime"]] == [pid, 7, running["startTime"]]
     elapsed = timedelta(seconds=time.monotonic() - begun)
-    assert timedelta(seconds=0.2) <= lived(failed["processUptime"]) <= elapsed
-    length = micros(failed["endTime"]) - micros(failed["startTime"])
-    assert abs(length - lived(failed["processUptime"])) < timedelta(milliseconds=50)
-    assert micros(failed["endTime"]) <= micros(failed["eventTime"])
+    assert timedelta(seconds=0.2) <= duration(failed["processUptime"]) <= elapsed
+    length = timestamp(failed["endTime"]) - timestamp(failed["startTime"])
+    assert abs(length - duration(failed["processUptime"])) < timedelta(milliseconds=50)
+    assert timestamp(failed["endTime"]) <= timestamp(failed["eventTime"])
 
     assert [event["id"] for event in (starting, running, failed)] == [1, 2, 3]
     assert {event["processName"] for event in (starting, running, failed)} == {"short"}
@@ -299,17 +299,17 @@ def test_the_events_of_a_stop_have_uptime_and_signal(serve: Serve) -> None:
     _, _, stopping, stopped = server.events("sleeper")
     assert [stopping["pid"], stopping["endTime"], stopping["exitCode"]] == [pid, None, None]
     assert [stopped["pid"], stopped["exitCode"]] == [pid, 128 + signal.SIGTERM]
-    assert timedelta(0) < lived(stopping["processUptime"]) <= lived(stopped["processUptime"])
+    assert timedelta(0) < duration(stopping["processUptime"]) <= duration(stopped["processUptime"])
 
 
-def test_a_new_instance_forgets_the_last_one(serve: Serve) -> None:
+def test_events_of_a_new_instance_have_no_values_of_the_last_one(serve: Serve) -> None:
     server = serve({"short": {"command": ["sh", "-c", "exit 7"]}})
     server.do("start", "short")
     first = server.until("short", "failed")
     server.do("start", "short")
     starting, running = server.events("short")[3:5]
     assert [starting[key] for key in ("pid", "startTime", "endTime", "exitCode")] == [None] * 4
-    assert micros(running["startTime"]) > micros(first["endTime"])
+    assert timestamp(running["startTime"]) > timestamp(first["endTime"])
     assert [running["endTime"], running["exitCode"]] == [None, None]
 
 
@@ -342,16 +342,16 @@ def test_calls_that_change_nothing_leave_no_event(serve: Serve, tmp_path: Path) 
     assert server.info("sleeper")["pid"] == pid
 
 
-def test_why_it_could_not_be_started_is_reported_until_it_is_started_again(serve: Serve, tmp_path: Path) -> None:
+def test_failed_error_log_is_kept_until_a_successful_start(serve: Serve, tmp_path: Path) -> None:
     program = tmp_path / "program"
     server = serve({"late": {"command": [str(program), "x"], "directory": str(tmp_path)}})
     answer = server.do("start", "late")
     assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
-    why = server.info("late")["failedErrorLog"]
-    assert "No such file or directory" in why
-    assert f"{program} x" in why
-    assert str(tmp_path) in why
-    assert why in answer.json["message"]
+    reason = server.info("late")["failedErrorLog"]
+    assert "No such file or directory" in reason
+    assert f"{program} x" in reason
+    assert str(tmp_path) in reason
+    assert reason in answer.json["message"]
     assert server.new_statuses("late") == ["starting", "failed_to_start"]
 
     program.write_text("#!/bin/sh\nexec sleep 1000\n")

@@ -1,4 +1,4 @@
-"""Many connections at one moment: the loop takes a few at each of its turns, and forgets none."""
+"""Bursts of connections: each loop iteration accepts a few, and every connection gets a response."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ def listener() -> Iterator[Listener]:
         yield one
 
 
-def taken(listener: Listener) -> int:
-    """How many connections one turn takes: Tornado goes on until there is none."""
+def accepted_in_one_iteration(listener: Listener) -> int:
+    """The number of connections that one loop iteration accepts; Tornado accepts until none is offered."""
     for number in range(MANY + 1):
         try:
             listener.accept()[0].close()
         except BlockingIOError:
             return number
-    raise AssertionError("it does not end")
+    raise AssertionError("the listener accepts without end")
 
 
-def test_a_burst_is_taken_in_small_parts(listener: Listener) -> None:
+def test_burst_is_accepted_in_small_batches(listener: Listener) -> None:
     with ExitStack() as clients:
         for _ in range(MANY):
             clients.enter_context(socket.create_connection(listener.getsockname()))
         iterations: list[int] = []
         while sum(iterations) < MANY:
-            iterations.append(taken(listener))
+            iterations.append(accepted_in_one_iteration(listener))
         assert max(iterations) <= 4
         assert min(iterations) > 0
-        assert taken(listener) == 0
+        assert accepted_in_one_iteration(listener) == 0
 
 
-def test_a_part_that_was_not_full_leaves_the_next_one_whole(listener: Listener) -> None:
+def test_partial_batch_does_not_shrink_the_next_batch(listener: Listener) -> None:
     with socket.create_connection(listener.getsockname()):
-        assert taken(listener) == 1
+        assert accepted_in_one_iteration(listener) == 1
     with ExitStack() as clients:
         for _ in range(4):
             clients.enter_context(socket.create_connection(listener.getsockname()))
-        assert taken(listener) == 4
+        assert accepted_in_one_iteration(listener) == 4
 
 
-def test_all_of_a_burst_are_answered(serve: Serve) -> None:
+def test_every_connection_of_a_burst_gets_a_response(serve: Serve) -> None:
     server = serve()
-    with ExitStack() as open_ones:
+    with ExitStack() as stack:
         clients = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=30) for _ in range(MANY)]
         for client in clients:
-            open_ones.callback(client.close)
+            stack.callback(client.close)
             client.request("GET", "/healthz")
         assert [client.getresponse().status for client in clients] == [200] * MANY

@@ -1,4 +1,4 @@
-"""Two hundred children at once: no caller waits, nothing is lost, and no child needs a thread."""
+"""Two hundred children at once: requests are answered, no exit is lost, and no child needs a thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conftest import TIMEOUT_SECONDS, Serve, is_alive, wait_for
 MANY = 200
 
 
-def test_two_hundred_that_crash_at_once_all_come_back_while_answers_go_on(
+def test_two_hundred_crashed_children_restart_while_requests_are_answered(
     serve: Serve, record_property: Callable[[str, object], None]
 ) -> None:
     specs = {
@@ -51,4 +51,4 @@ def test_two_hundred_that_crash_at_once_all_come_back_while_answers_go_on(
     assert server.post("/api/v1/processes/group/stop").status == 200
     assert not any(is_alive(pid) for pid in after.values())
     descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))
-    assert descriptors < 50  # none is kept for a child that is gone
+    assert descriptors < 50  # none is kept for an ended child

@@ -41,7 +41,7 @@ SECOND = 1_000_000
 
 
 def history() -> list[Entry]:
-    """Much of it is equal, much of it null, so that ties and nulls matter."""
+    """Events with many equal values and nulls."""
     dice = random.Random(7)
     return [
         Entry(
@@ -71,15 +71,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def chosen(path: str) -> list[Entry]:
-    """The events that a list is about."""
+def events_of(path: str) -> list[Entry]:
+    """The events of a list, unsorted."""
     if "by-status" in path:
         return [entry for entry in HISTORY if entry.new.value == "failed"]
     return [entry for entry in HISTORY if entry.process == "web" or "by-process" not in path]
 
 
 def expected(path: str, sort: str, direction: str) -> list[int]:
-    """The ids in the order that the specification asks for, nulls first, ties by id."""
+    """The ids in the order that the specification requires: nulls first, ties by id."""
     column: Any = {
         "id": lambda e: e.id,
         "eventTime": lambda e: e.at,
@@ -92,7 +92,7 @@ def expected(path: str, sort: str, direction: str) -> list[int]:
         "exitCode": lambda e: -1 if e.exit_code is None else e.exit_code,
         "processUptime": lambda e: e.uptime,
     }[sort]
-    order = sorted(chosen(path), key=lambda e: (column(e), e.id), reverse=direction == "desc")
+    order = sorted(events_of(path), key=lambda e: (column(e), e.id), reverse=direction == "desc")
     return [entry.id for entry in order]
 
 
@@ -102,11 +102,11 @@ def ids(server: Server, path: str, **query: object) -> list[int]:
     return [event["id"] for event in page["content"]]
 
 
-# The shape
+# The format
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_a_page_has_exactly_the_seeds_keys(server: Server, path: str) -> None:
+def test_page_has_exactly_the_specified_keys(server: Server, path: str) -> None:
     page = json_body(server.get(path))
     assert set(page) == PAGE_FIELDS
     assert set(page["pageable"]) == PAGEABLE_FIELDS
@@ -115,8 +115,8 @@ def test_a_page_has_exactly_the_seeds_keys(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_by_default_it_is_the_newest_twenty(server: Server, path: str) -> None:
-    total = len(chosen(path))
+def test_default_page_is_the_newest_twenty_events(server: Server, path: str) -> None:
+    total = len(events_of(path))
     page = json_body(server.get(path))
     assert [event["id"] for event in page["content"]] == expected(path, "eventTime", "desc")[:20]
     del page["content"]
@@ -167,7 +167,7 @@ def test_first_last_and_offset_fit_the_page(
 
 @pytest.mark.parametrize("path", [EVENTS, "/api/v1/events/by-status/healthy", "/api/v1/events/by-process/idle"])
 @pytest.mark.parametrize("number", [0, 5])
-def test_when_there_is_nothing_there_are_no_pages(serve: Serve, path: str, number: int) -> None:
+def test_empty_list_has_no_pages(serve: Serve, path: str, number: int) -> None:
     page = json_body(serve({"idle": {"command": "true"}}).get(f"{path}?page={number}"))
     assert (page["content"], page["totalPages"], page["totalElements"], page["numberOfElements"]) == ([], 0, 0, 0)
     assert (page["first"], page["last"], page["empty"]) == (number == 0, True, True)
@@ -178,7 +178,9 @@ def test_when_there_is_nothing_there_are_no_pages(serve: Serve, path: str, numbe
 
 @pytest.mark.parametrize(("path", "sort"), [*itertools.product([EVENTS], COMMON), *itertools.product(FILTERED, FIELDS)])
 @pytest.mark.parametrize("direction", ["asc", "desc"])
-def test_every_sort_has_its_order_with_ties_by_id(server: Server, path: str, sort: str, direction: str) -> None:
+def test_every_sort_field_orders_the_events_with_ties_by_id(
+    server: Server, path: str, sort: str, direction: str
+) -> None:
     order = expected(path, sort, direction)
     assert ids(server, path, sortBy=sort, sortDirection=direction, size=100) == order[:100]
     last = (len(order) - 1) // 30
@@ -191,12 +193,12 @@ def test_the_direction_ignores_case(server: Server, path: str, direction: str) -
     assert ids(server, path, sortDirection=direction) == expected(path, "eventTime", direction.lower())[:20]
 
 
-def test_the_pages_together_are_the_whole_without_gap_or_double(server: Server) -> None:
+def test_pages_together_have_every_event_once(server: Server) -> None:
     found = [id for number in range(5) for id in ids(server, EVENTS, page=number, size=53, sortBy="pid")]
     assert found == expected(EVENTS, "pid", "desc")
 
 
-# What may be asked for
+# The parameters
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -234,13 +236,13 @@ def test_events_refuses_a_size_above_100(server: Server, size: str) -> None:
 def test_the_other_lists_clamp_a_size_above_100(server: Server, path: str, size: str) -> None:
     page = json_body(server.get(f"{path}?size={size}"))
     assert page["size"] == page["pageable"]["pageSize"] == 100
-    assert page["totalPages"] == -(-len(chosen(path)) // 100)
+    assert page["totalPages"] == -(-len(events_of(path)) // 100)
 
 
 @pytest.mark.parametrize("sort", sorted(set(FIELDS) - set(COMMON)))
-def test_events_sorts_by_the_seeds_five_alone(server: Server, sort: str) -> None:
+def test_events_can_be_sorted_by_the_five_specified_fields_only(server: Server, sort: str) -> None:
     assert "sortBy" in check_error(server.get(f"{EVENTS}?sortBy={sort}"), 400, EVENTS)["message"]
 
 
-def test_thousands_of_parameters_are_read_like_a_few(server: Server) -> None:
+def test_thousands_of_unknown_parameters_are_ignored(server: Server) -> None:
     assert json_body(server.get(f"{EVENTS}?{'a=1&' * 5000}size=1"))["size"] == 1
