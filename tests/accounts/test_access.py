@@ -27,7 +27,7 @@ def data(tmp_path: Path, database_url: str | None) -> Iterator[Path]:
             Project.create(name=name, visibility=visibility, created_at=now())
         roles: dict[str, ProjectRole] = {"olaf": "OWNER", "wendy": "WRITE", "rob": "READ"}
         for name, member in roles.items():
-            permissions.grant(project("shut").id, known(name).id, member, now())
+            permissions.grant(project("shut").id, get_user(name).id, member, now())
         yield tmp_path
 
 
@@ -36,7 +36,7 @@ def project(name: str) -> Project:
     return found
 
 
-def known(name: str) -> User:
+def get_user(name: str) -> User:
     user = accounts.user_named(name)
     assert user is not None
     return user
@@ -54,8 +54,10 @@ def known(name: str) -> User:
     ],
 )
 @pytest.mark.usefixtures("data")
-def test_a_private_project(name: str | None, role: str | None, reads: bool, writes: bool, owns: bool) -> None:
-    user, shut = known(name) if name else None, project("shut")
+def test_permissions_in_a_private_project_by_role(
+    name: str | None, role: str | None, reads: bool, writes: bool, owns: bool
+) -> None:
+    user, shut = get_user(name) if name else None, project("shut")
     assert permissions.role_in(user, shut) == permissions.role_in(user, shut.id) == role
     assert permissions.may_read(user, shut) is reads
     assert permissions.may_write(user, shut) is writes
@@ -64,8 +66,8 @@ def test_a_private_project(name: str | None, role: str | None, reads: bool, writ
 
 @pytest.mark.parametrize("name", ["ada", "olaf", "sue", None])
 @pytest.mark.usefixtures("data")
-def test_a_public_project_is_read_by_all_and_written_by_members(name: str | None) -> None:
-    user, public = known(name) if name else None, project("open")
+def test_public_project_is_readable_by_all_and_writable_by_members(name: str | None) -> None:
+    user, public = get_user(name) if name else None, project("open")
     assert permissions.may_read(user, public)
     assert permissions.may_write(user, public) is (name == "ada")
 
@@ -78,8 +80,8 @@ def test_a_public_project_is_read_by_all_and_written_by_members(name: str | None
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("data")
-def test_a_listing_has_what_may_be_read(name: str | None, names: list[str]) -> None:
-    user = known(name) if name else None
+def test_listing_has_only_readable_projects(name: str | None, names: list[str]) -> None:
+    user = get_user(name) if name else None
     found = [one.name for one in Project.select().where(permissions.readable(user)).order_by(Project.name)]
     assert found == names
     alike = [one.name for one in Project.select().order_by(Project.name) if permissions.may_read(user, one)]
@@ -89,28 +91,28 @@ def test_a_listing_has_what_may_be_read(name: str | None, names: list[str]) -> N
 
 
 @pytest.mark.usefixtures("data")
-def test_members_come_by_name_and_go() -> None:
+def test_members_are_sorted_by_name_and_can_be_removed() -> None:
     shut = project("shut").id
     assert [(user.username, role) for user, role in permissions.members_of(shut)] == [
         ("olaf", "OWNER"), ("rob", "READ"), ("wendy", "WRITE"),
     ]  # fmt: skip
-    permissions.grant(shut, known("rob").id, "WRITE", now())
-    assert permissions.role_in(known("rob"), shut) == "WRITE"
-    assert permissions.remove_member(shut, known("rob").id)
-    assert not permissions.remove_member(shut, known("rob").id)
-    assert not permissions.may_read(known("rob"), project("shut"))
+    permissions.grant(shut, get_user("rob").id, "WRITE", now())
+    assert permissions.role_in(get_user("rob"), shut) == "WRITE"
+    assert permissions.remove_member(shut, get_user("rob").id)
+    assert not permissions.remove_member(shut, get_user("rob").id)
+    assert not permissions.may_read(get_user("rob"), project("shut"))
     assert permissions.members_of(project("other").id) == []
 
 
 @pytest.mark.usefixtures("data")
-def test_a_deleted_user_is_a_member_of_nothing() -> None:
-    accounts.delete_user(known("olaf").id)
+def test_deleted_user_has_no_memberships() -> None:
+    accounts.delete_user(get_user("olaf").id)
     assert [user.username for user, _ in permissions.members_of(project("shut").id)] == ["rob", "wendy"]
 
 
 @pytest.mark.parametrize("role", ["ADMIN", "USER"])
 @pytest.mark.usefixtures("data")
-def test_a_credential_is_still_good_until_it_ends(role: Role) -> None:
+def test_credential_is_valid_until_it_expires_or_is_revoked(role: Role) -> None:
     user = accounts.create_user("temp", "hash", role, now())
     raw = accounts.create_token(user.id, "ci", "INGEST", now() + 60_000_000, now())
     token = accounts.by_token(raw, now())
@@ -120,10 +122,10 @@ def test_a_credential_is_still_good_until_it_ends(role: Role) -> None:
     assert accounts.refresh(token, now() + 61_000_000) is None
     accounts.revoke_token(user.id, token.id, now())
     assert accounts.refresh(token, now()) is None
-    known_by = accounts.password_of("temp")
-    assert known_by is not None
-    assert "hash" not in repr(known_by)
-    session = accounts.by_session(accounts.log_in(known_by, 60_000_000, now()) or "", now())
+    stored = accounts.password_of("temp")
+    assert stored is not None
+    assert "hash" not in repr(stored)
+    session = accounts.by_session(accounts.log_in(stored, 60_000_000, now()) or "", now())
     assert session is not None
     assert (session.kind, session.scope) == ("session", "FULL")
     assert accounts.refresh(session, now()) == session
@@ -132,7 +134,7 @@ def test_a_credential_is_still_good_until_it_ends(role: Role) -> None:
 
 
 @pytest.mark.usefixtures("data")
-def test_a_login_by_a_password_that_was_just_changed_makes_no_session() -> None:
+def test_login_with_a_just_replaced_password_creates_no_session() -> None:
     before = accounts.password_of("sue")
     assert before is not None
     accounts.set_password(before.user.id, "another hash")
@@ -141,7 +143,7 @@ def test_a_login_by_a_password_that_was_just_changed_makes_no_session() -> None:
 
 
 @pytest.mark.usefixtures("data")
-def test_sessions_that_ended_are_removed() -> None:
+def test_expired_sessions_are_removed() -> None:
     sue = accounts.password_of("sue")
     assert sue is not None
     accounts.log_in(sue, 60_000_000, now())

@@ -1,4 +1,4 @@
-"""Closed mode covers the whole server: every route of it is tried by everybody."""
+"""Closed mode: every route of the server is requested anonymously and with each kind of account."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ ROUTES = sorted(
     {(method, path_of(rule), rule.target) for rule in RULES for method in methods(rule.target) if method != "OPTIONS"},
     key=lambda route: (route[1], route[0], route[2].__name__),
 )
-READERS = {
+READ_PERMISSIONS = {
     permissions.READ,
     permissions.READ_LOGS,
     permissions.SIGNED_IN,
     permissions.ADMINISTER,
     permissions.PUBLIC,
 }
-READS = [route for route in ROUTES if route[0] == "GET" and route[2].permission_of("GET") in READERS]
+READ_ROUTES = [route for route in ROUTES if route[0] == "GET" and route[2].permission_of("GET") in READ_PERMISSIONS]
 STREAMS = {"RunStream", "StatusStream", "LogStream", "LiveStream"}
-OPEN = {"Health", "Ready", "Login", "Logout", "BadgePicture", "Favicon", "Uploader"}
+PUBLIC_HANDLERS = {"Health", "Ready", "Login", "Logout", "BadgePicture", "Favicon", "Uploader"}
 
 
 def name(route: tuple[str, str, Any]) -> str:
@@ -71,7 +71,7 @@ def name(route: tuple[str, str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def shut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     security = {"open-mode": False, "admin-password": PASSWORD}
     folder = tmp_path_factory.mktemp("closed")
     with running_server(
@@ -81,16 +81,16 @@ def shut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def tokens(shut: Server) -> dict[str, dict[str, str]]:
+def tokens(closed: Server) -> dict[str, dict[str, str]]:
     return {
-        "user": bearer(create_token(shut.data, "ulla")),
-        "admin": bearer(create_token(shut.data, "root", role="ADMIN")),
-        "ingest": bearer(create_token(shut.data, "root", "INGEST", "ADMIN")),
+        "user": bearer(create_token(closed.data, "ulla")),
+        "admin": bearer(create_token(closed.data, "root", role="ADMIN")),
+        "ingest": bearer(create_token(closed.data, "root", "INGEST", "ADMIN")),
     }
 
 
 class TestEveryRoute:
-    """In this process: thousands of requests to one application."""
+    """Thousands of requests to one application in this process."""
 
     @pytest.fixture
     def app(self, io_loop: IOLoop, tmp_path: Path) -> Iterator[app.Application]:
@@ -120,12 +120,12 @@ class TestEveryRoute:
         return await fetch(client, base_url + path, method, {**headers, **accept})
 
     @pytest.mark.gen_test(timeout=10 * TIMEOUT_SECONDS)
-    async def test_no_caller_gets_in_without_an_account(self, http_client: AsyncHTTPClient, base_url: str) -> None:
+    async def test_anonymous_requests_are_refused(self, http_client: AsyncHTTPClient, base_url: str) -> None:
         for route in ROUTES:
             path, target = route[1], route[2]
             response = await self.ask(http_client, base_url, route, {})
             location = response.headers.get("Location", "")
-            if target.__name__ in OPEN:
+            if target.__name__ in PUBLIC_HANDLERS:
                 failed_login = b'name="password"' in response.body
                 assert response.code != 401 or failed_login, f"{name(route)}: only a failed login is 401"
                 assert "next=" not in location, name(route)
@@ -138,7 +138,7 @@ class TestEveryRoute:
                 assert response.headers["WWW-Authenticate"] == "Bearer", name(route)
 
     @pytest.mark.gen_test(timeout=10 * TIMEOUT_SECONDS)
-    async def test_a_token_of_scope_ingest_gets_nowhere(
+    async def test_ingest_token_is_refused_except_for_reports(
         self, app: Application, http_client: AsyncHTTPClient, base_url: str
     ) -> None:
         headers = (await app.services.tracker.run(self.tokens))["ingest"]
@@ -146,58 +146,58 @@ class TestEveryRoute:
             if route[2].permission_of(route[0]) is not permissions.POST_REPORTS:
                 assert (await self.ask(http_client, base_url, route, headers)).code == 403, name(route)
 
-    @pytest.mark.parametrize("who", ["user", "admin"])
+    @pytest.mark.parametrize("account", ["user", "admin"])
     @pytest.mark.gen_test(timeout=10 * TIMEOUT_SECONDS)
-    async def test_an_account_opens_what_it_may(
-        self, app: Application, http_client: AsyncHTTPClient, base_url: str, who: str
+    async def test_account_reads_every_route_that_it_has_permission_for(
+        self, app: Application, http_client: AsyncHTTPClient, base_url: str, account: str
     ) -> None:
-        headers = (await app.services.tracker.run(self.tokens))[who]
-        for route in READS:
+        headers = (await app.services.tracker.run(self.tokens))[account]
+        for route in READ_ROUTES:
             if route[2].__name__ in STREAMS:
                 continue  # they do not end
             response = await self.ask(http_client, base_url, route, headers)
-            is_forbidden = who == "user" and route[2].permission_of("GET") is permissions.ADMINISTER
+            is_forbidden = account == "user" and route[2].permission_of("GET") is permissions.ADMINISTER
             assert response.code not in (401, 302, 500), name(route)
             assert (response.code == 403) == is_forbidden, name(route)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/ingest", "/tracker/api/v1/ingest"])
-def test_reports_are_posted_with_any_account(shut: Server, tokens: dict[str, dict[str, str]], path: str) -> None:
-    assert shut.post(path).status == 401
-    session = cookie(shut, create_session(shut.data, "ulla"))
+def test_reports_can_be_posted_with_any_account(closed: Server, tokens: dict[str, dict[str, str]], path: str) -> None:
+    assert closed.post(path).status == 401
+    session = cookie(closed, create_session(closed.data, "ulla"))
     for headers in (tokens["user"], tokens["ingest"], session):
-        assert shut.ask("POST", path, b"", headers).status in (400, 415), "the body is none"
+        assert closed.ask("POST", path, b"", headers).status in (400, 415), "the body is empty"
 
 
 @pytest.mark.parametrize("prefix", ["", "/charts"])
 @pytest.mark.parametrize(("key", "passes"), [(KEY, True), ("wrong", False), ("", False), (KEY + "x", False)])
-def test_the_chart_key_opens_charts_and_nothing_else(shut: Server, prefix: str, key: str, passes: bool) -> None:
+def test_chart_api_key_is_accepted_by_chart_endpoints_only(closed: Server, prefix: str, key: str, passes: bool) -> None:
     headers = {"X-API-Key": key}
     path = f"{prefix}/api/v1/charts/lint"
-    assert (shut.ask("POST", path, b"{", headers).status == 401) is not passes
+    assert (closed.ask("POST", path, b"{", headers).status == 401) is not passes
     for other in ("/api/v1/processes", "/tracker/api/v1/projects", "/metrics", "/charts/metrics", "/api/v1/me"):
-        assert shut.ask("GET", other, headers=headers).status == 401
-    assert shut.ask("GET", "/charts/", headers=headers).status == 302
+        assert closed.ask("GET", other, headers=headers).status == 401
+    assert closed.ask("GET", "/charts/", headers=headers).status == 302
 
 
-def test_a_blank_key_is_none(serve: Serve) -> None:
+def test_blank_api_key_is_refused(serve: Serve) -> None:
     server = serve(tracker={"security": {"open-mode": False}}, svc={"security": {"mode": "FULL", "api-key": "   "}})
     for key in ("", "   "):
         assert server.ask("POST", "/api/v1/charts/lint", b"{}", {"X-API-Key": key}).status == 401
 
 
 @pytest.mark.parametrize("path", ["/static/app.css", "/healthz", "/charts/readyz", "/login", "/charts/login"])
-def test_what_stays_open(shut: Server, path: str) -> None:
-    wait_for(lambda: shut.get(path).status == 200)  # a busy machine holds up the loop: not ready for a moment
+def test_public_paths_need_no_account(closed: Server, path: str) -> None:
+    wait_for(lambda: closed.get(path).status == 200)  # a busy machine holds up the loop: not ready for a moment
 
 
 @pytest.mark.parametrize(("path", "status"), [("/api/v1/nope", 404), ("/nope", 404), ("/tracker/api/v1/nope", 404)])
-def test_what_is_missing_is_404_for_every_caller(shut: Server, path: str, status: int) -> None:
-    assert shut.get(path).status == status
+def test_unknown_path_is_404_without_an_account(closed: Server, path: str, status: int) -> None:
+    assert closed.get(path).status == status
 
 
-def test_a_browser_logs_in_and_sees_the_pages(shut: Server) -> None:
-    browser = FormClient(shut)
+def test_a_browser_logs_in_and_sees_the_pages(closed: Server) -> None:
+    browser = FormClient(closed)
     answer = browser.get("/")
     assert (answer.status, answer.headers["Location"]) == (302, "/login?next=%2F")
     answer = browser.send("/login", on="/login?next=%2F", username="admin", password=PASSWORD, next="/")
@@ -211,14 +211,16 @@ def test_a_browser_logs_in_and_sees_the_pages(shut: Server) -> None:
     ("headers", "status"),
     [({}, 401), ({"cookie": "session"}, 401), ({"token": "FULL"}, 415), ({"token": "INGEST"}, 415)],
 )
-def test_require_ingest_token_wants_a_token(required: Server, headers: dict[str, str], status: int) -> None:
-    shown = {}
+def test_require_ingest_token_refuses_uploads_without_a_token(
+    required: Server, headers: dict[str, str], status: int
+) -> None:
+    credential = {}
     if "cookie" in headers:
-        shown = cookie(required, create_session(required.data, "root", "ADMIN"))
+        credential = cookie(required, create_session(required.data, "root", "ADMIN"))
     if "token" in headers:
-        shown = bearer(create_token(required.data, "ulla", "INGEST" if headers["token"] == "INGEST" else "FULL"))
+        credential = bearer(create_token(required.data, "ulla", "INGEST" if headers["token"] == "INGEST" else "FULL"))
     for path in ("/api/v1/ingest", "/tracker/api/v1/ingest"):
-        assert required.ask("POST", path, b"x", {"Content-Type": "text/plain", **shown}).status == status
+        assert required.ask("POST", path, b"x", {"Content-Type": "text/plain", **credential}).status == status
     assert required.get("/api/v1/processes").status == 200, "the server is open"
 
 

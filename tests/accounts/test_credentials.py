@@ -69,7 +69,7 @@ def test_me_needs_an_account_in_open_mode_too(server: Server, path: str) -> None
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_me_knows_a_session(server: Server) -> None:
+def test_me_accepts_a_session_cookie(server: Server) -> None:
     assert (
         json_body(server.ask("GET", ME, headers=cookie(server, create_session(server.data, "sam"))))["username"]
         == "sam"
@@ -81,7 +81,7 @@ def test_head_of_me_requires_a_credential_too(server: Server, token: str) -> Non
     assert server.ask("HEAD", ME, headers=bearer(token)).status == 200
 
 
-# Which one counts
+# Precedence
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_head_of_me_requires_a_credential_too(server: Server, token: str) -> Non
         {"Authorization": "Bearer {token}", "Cookie": "{cookie}=dead"},
     ],
 )  # fmt: skip
-def test_a_token_counts_in_either_header_and_wins(
+def test_token_in_either_header_takes_precedence(
     server: Server, token: str, other: str, headers: dict[str, str]
 ) -> None:
     session = create_session(server.data, "sam")
@@ -109,7 +109,7 @@ def test_a_token_counts_in_either_header_and_wins(
 
 
 @pytest.mark.parametrize("scheme", ["Basic", "Token", "Negotiate", "Bear"])
-def test_another_scheme_is_ignored(server: Server, token: str, scheme: str) -> None:
+def test_other_authorization_schemes_are_ignored(server: Server, token: str, scheme: str) -> None:
     headers = {"Authorization": f"{scheme} {token}"}
     assert server.ask("GET", READ, headers=headers).status == 200
     assert server.ask("GET", ME, headers=headers).status == 401
@@ -123,10 +123,10 @@ def test_a_cookie_of_another_port_is_ignored(server: Server) -> None:
         assert server.get(ME, Cookie=f"{name}={session}").status == 401
 
 
-# A bad token
+# Invalid tokens
 
 
-def spoilt(token: str) -> str:
+def altered(token: str) -> str:
     return token[:-1] + ("A" if token[-1] != "A" else "B")
 
 
@@ -138,9 +138,9 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("path", "service"), PATHS)
-@pytest.mark.parametrize("kind", ["spoilt", "expired", "revoked", "deleted", "session"])
-def test_a_bad_token_is_401_on_every_path(server: Server, path: str, service: str | None, kind: str) -> None:
-    answer = server.ask("GET", path, headers=bearer(bad_token(server, kind)))
+@pytest.mark.parametrize("kind", ["altered", "expired", "revoked", "deleted", "session"])
+def test_invalid_token_is_401_on_every_path(server: Server, path: str, service: str | None, kind: str) -> None:
+    answer = server.ask("GET", path, headers=bearer(invalid_token(server, kind)))
     assert answer.status == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert not RAW_TOKEN.search(answer.text)
@@ -148,17 +148,17 @@ def test_a_bad_token_is_401_on_every_path(server: Server, path: str, service: st
         check_service_error(service, answer, 401, path)
 
 
-_made: dict[tuple[int, str], str] = {}
+_cached_tokens: dict[tuple[int, str], str] = {}
 
 
-def bad_token(server: Server, kind: str) -> str:
-    """One of each kind for a server."""
-    if (server.port, kind) not in _made:
-        _made[server.port, kind] = _bad_token(server, kind)
-    return _made[server.port, kind]
+def invalid_token(server: Server, kind: str) -> str:
+    """Returns a token of this kind; the same one at each call for a server."""
+    if (server.port, kind) not in _cached_tokens:
+        _cached_tokens[server.port, kind] = _create_invalid_token(server, kind)
+    return _cached_tokens[server.port, kind]
 
 
-def _bad_token(server: Server, kind: str) -> str:
+def _create_invalid_token(server: Server, kind: str) -> str:
     if kind == "expired":
         return create_token(server.data, "bad", expires_at=now() - 1)
     if kind == "session":
@@ -170,10 +170,10 @@ def _bad_token(server: Server, kind: str) -> str:
             accounts.revoke_token(user.id, accounts.tokens_of(user.id)[0].id, now())
         elif kind == "deleted":
             accounts.delete_user(user.id)
-    return spoilt(raw) if kind == "spoilt" else raw
+    return altered(raw) if kind == "altered" else raw
 
 
-def test_a_token_ends_at_its_hour(server: Server) -> None:
+def test_token_expires_at_its_expiry_time(server: Server) -> None:
     end = now() + 3600 * 1_000_000
     token = create_token(server.data, "tess", expires_at=end)
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
@@ -182,7 +182,7 @@ def test_a_token_ends_at_its_hour(server: Server) -> None:
         assert accounts.by_token(token, end) is None
 
 
-def test_a_revoked_token_stops_at_once(server: Server) -> None:
+def test_revoked_token_is_refused_at_once(server: Server) -> None:
     token, user = create_token(server.data, "rita"), ensure_user(server.data, "rita")
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
     with open_accounts(server.data):
@@ -190,7 +190,7 @@ def test_a_revoked_token_stops_at_once(server: Server) -> None:
     assert server.ask("GET", ME, headers=bearer(token)).status == 401
 
 
-def test_a_role_counts_as_it_is_now(server: Server) -> None:
+def test_role_change_applies_to_existing_tokens(server: Server) -> None:
     token, user = create_token(server.data, "rolf"), ensure_user(server.data, "rolf")
     assert json_body(server.ask("GET", ME, headers=bearer(token)))["role"] == "USER"
     with open_accounts(server.data):
@@ -198,12 +198,12 @@ def test_a_role_counts_as_it_is_now(server: Server) -> None:
     assert json_body(server.ask("GET", ME, headers=bearer(token)))["role"] == "ADMIN"
 
 
-# A dead cookie
+# Invalid session cookies
 
 
 @pytest.mark.parametrize("path", [READ, "/", "/login", "/healthz", "/api/v1/nope"])
 @pytest.mark.parametrize("kind", ["unknown", "expired"])
-def test_a_dead_cookie_is_cleared_and_anonymous(server: Server, path: str, kind: str) -> None:
+def test_invalid_session_cookie_is_cleared_and_anonymous(server: Server, path: str, kind: str) -> None:
     session = "unknown" if kind == "unknown" else create_session(server.data, "sam", lifetime=-1)
     answer, without = server.ask("GET", path, headers=cookie(server, session)), server.get(path)
     assert answer.status == without.status
@@ -213,7 +213,7 @@ def test_a_dead_cookie_is_cleared_and_anonymous(server: Server, path: str, kind:
     assert "Path=/" in cleared
 
 
-def test_a_dead_cookie_is_401_where_an_account_is_needed_and_cleared_there_too(server: Server) -> None:
+def test_invalid_session_cookie_is_cleared_where_an_account_is_required(server: Server) -> None:
     answer = server.ask("GET", ME, headers=cookie(server, "dead"))
     check_problem(answer, 401, ME, has_timestamp=False)
     assert cookies_of(answer)[server.cookie].startswith('""')
@@ -223,7 +223,7 @@ def test_a_dead_cookie_is_401_where_an_account_is_needed_and_cleared_there_too(s
 
 
 @pytest.mark.parametrize("path", ["/tracker/api/v1/events", "/api/v1/processes/stream"])
-def test_a_dead_cookie_is_cleared_by_a_stream_too(server: Server, path: str) -> None:
+def test_invalid_session_cookie_is_cleared_by_a_stream(server: Server, path: str) -> None:
     stream = server.stream(path, **cookie(server, "dead"))
     try:
         assert stream.status == 200
@@ -232,7 +232,7 @@ def test_a_dead_cookie_is_cleared_by_a_stream_too(server: Server, path: str) -> 
         stream.close()
 
 
-def test_a_live_cookie_is_left_alone(server: Server) -> None:
+def test_valid_session_cookie_is_not_set_again(server: Server) -> None:
     answer = server.ask("GET", READ, headers=cookie(server, create_session(server.data, "sam")))
     assert (answer.status, cookies_of(answer)) == (200, {})
 
@@ -250,7 +250,7 @@ def test_a_live_cookie_is_left_alone(server: Server) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("role", ["USER", "ADMIN"])
 def test_a_token_of_scope_ingest_may_only_post_reports(server: Server, method: str, path: str, role: str) -> None:
-    token = _made.setdefault(
+    token = _cached_tokens.setdefault(
         (server.port, f"ingest-{role}"),
         create_token(server.data, f"ci-{role}", "INGEST", "ADMIN" if role == "ADMIN" else "USER"),
     )
@@ -259,24 +259,24 @@ def test_a_token_of_scope_ingest_may_only_post_reports(server: Server, method: s
     assert "INGEST" in answer.text
 
 
-# What is kept
+# Stored secrets
 
 
-def test_neither_sessions_nor_tokens_nor_passwords_are_in_files_or_logs_in_the_clear(serve: Serve) -> None:
+def test_secrets_are_in_no_file_or_log_in_plain_text(serve: Serve) -> None:
     password = "a very secret password"
     server = serve({}, tracker={"security": {"admin-password": password}})
     session, token = log_in(server, "admin", password), create_token(server.data, "admin")
     assert server.ask("GET", ME, headers=cookie(server, session)).status == 200
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
-    assert server.ask("GET", ME, headers=bearer(spoilt(token))).status == 401
+    assert server.ask("GET", ME, headers=bearer(altered(token))).status == 401
     server.stop()
     for file in [*(one for one in server.data.rglob("*") if one.is_file()), server.log]:
         content = file.read_bytes()
-        for secret in (session, token, spoilt(token), password):
+        for secret in (session, token, altered(token), password):
             assert secret.encode() not in content, file
 
 
-def test_the_last_use_of_a_token_is_kept_once_a_minute(serve: Serve) -> None:
+def test_last_use_of_a_token_is_stored_once_a_minute(serve: Serve) -> None:
     server = serve({})
     token, user = create_token(server.data, "tess"), ensure_user(server.data, "tess")
 
@@ -291,7 +291,7 @@ def test_the_last_use_of_a_token_is_kept_once_a_minute(serve: Serve) -> None:
     assert before <= first <= now()
     for _ in range(5):
         assert server.ask("GET", ME, headers=bearer(token)).status == 200
-    server.stop()  # writes what waits
+    server.stop()  # flushes pending writes
     assert used() == first
     with open_accounts(server.data):
         accounts.write_uses([(accounts.tokens_of(user.id)[0].id, now() - 61_000_000)])
@@ -303,7 +303,7 @@ def test_the_last_use_of_a_token_is_kept_once_a_minute(serve: Serve) -> None:
     assert last > first
 
 
-def test_a_store_that_is_held_does_not_hold_up_a_request(serve: Serve) -> None:
+def test_locked_store_does_not_delay_authentication(serve: Serve) -> None:
     server = serve({})
     token = create_token(server.data, "tess")
     with sqlite3.connect(server.data / "tracker.db", isolation_level=None) as connection:

@@ -1,4 +1,4 @@
-"""The first start makes an ADMIN."""
+"""The first start creates the ADMIN account."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from supervisor.accounts import passwords
 ME = "/api/v1/me"
 
 
-def test_the_first_start_makes_an_admin_with_a_password_of_its_own(serve: Serve) -> None:
+def test_first_start_creates_an_admin_with_a_generated_password(serve: Serve) -> None:
     server = serve()
     file = server.data / "admin-password"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -38,12 +38,12 @@ def test_the_first_start_makes_an_admin_with_a_password_of_its_own(serve: Serve)
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}", password)
     log = server.log.read_text()
     assert str(file) in log
-    assert password not in log, "standard error is no terminal here"
+    assert password not in log, "standard error is not a terminal"
     outcome = server.ask("GET", ME, headers=cookie(server, log_in(server, "admin", password))).json
     assert outcome == {"username": "admin", "displayName": "Administrator", "email": None, "role": "ADMIN"}
 
 
-def test_a_later_start_changes_nothing(serve: Serve) -> None:
+def test_later_start_does_not_change_the_admin(serve: Serve) -> None:
     server = serve()
     password = (server.data / "admin-password").read_text().strip()
     server.stop()
@@ -54,7 +54,7 @@ def test_a_later_start_changes_nothing(serve: Serve) -> None:
     assert log_in(server, "admin", password)
 
 
-def test_a_configured_name_and_password_are_taken_and_no_file_is_written(serve: Serve) -> None:
+def test_configured_name_and_password_are_used_and_no_file_is_written(serve: Serve) -> None:
     server = serve(tracker={"security": {"admin-username": "chief", "admin-password": PASSWORD}})
     assert server.ask("GET", ME, headers=cookie(server, log_in(server, "chief"))).json["role"] == "ADMIN"
     assert not (server.data / "admin-password").exists()
@@ -66,7 +66,7 @@ def test_the_password_may_come_from_the_environment(serve: Serve) -> None:
     assert log_in(server)
 
 
-def test_an_account_of_that_name_is_left_as_it_is(serve: Serve) -> None:
+def test_existing_account_with_the_admin_name_is_not_changed(serve: Serve) -> None:
     server = serve(wait=False, tracker={"security": {"admin-password": PASSWORD}})
     ensure_user(server.data, "admin", "USER", "its own password")
     server.start()
@@ -74,7 +74,7 @@ def test_an_account_of_that_name_is_left_as_it_is(serve: Serve) -> None:
     assert server.ask("GET", ME, headers=bearer(create_token(server.data, "admin"))).json["role"] == "USER"
 
 
-def test_a_deleted_admin_does_not_come_back_while_there_is_another(serve: Serve) -> None:
+def test_deleted_admin_is_not_recreated_while_another_exists(serve: Serve) -> None:
     server = serve()
     server.stop()
     ensure_user(server.data, "root", "ADMIN")
@@ -88,23 +88,23 @@ def test_a_deleted_admin_does_not_come_back_while_there_is_another(serve: Serve)
 
 
 @pytest.mark.parametrize(
-    ("security", "word"),
+    ("security", "setting"),
     [
         ({"admin-password": "7 chars"}, "tracker.security.admin-password"),
         ({"admin-username": "a b"}, "tracker.security.admin-username"),
     ],
 )
-def test_what_cannot_be_an_admin_is_one_line(serve: Serve, security: dict[str, str], word: str) -> None:
+def test_invalid_admin_settings_are_reported_in_one_line(serve: Serve, security: dict[str, str], setting: str) -> None:
     server = serve(wait=False, tracker={"security": security}).launch()
     assert server.process is not None
-    assert wait_for(server.process.poll, about="the server to give up") == 1
+    assert wait_for(server.process.poll, about="the server to exit") == 1
     log = server.log.read_text()
     assert len(log.splitlines()) == 1
-    assert word in log
+    assert setting in log
     assert "7 chars" not in log
 
 
-def test_at_a_terminal_the_password_is_shown(tmp_path: Path) -> None:
+def test_generated_password_is_shown_on_a_terminal(tmp_path: Path) -> None:
     primary, secondary = pty.openpty()
     arguments = ["--data-dir", str(tmp_path / "data"), "--port", "0"]
     process = subprocess.Popen(
@@ -126,17 +126,17 @@ def test_at_a_terminal_the_password_is_shown(tmp_path: Path) -> None:
 def test_a_generated_password_is_hashed_again_at_the_first_login(serve: Serve) -> None:
     server = serve()
 
-    def kept() -> str:
+    def stored_hash() -> str:
         with open_accounts(server.data):
             known = accounts.password_of("admin")
         assert known is not None
         return known.hash
 
-    before = kept()
+    before = stored_hash()
     assert not passwords.is_current(before)
     password = (server.data / "admin-password").read_text().strip()
     first = log_in(server, "admin", password)
-    assert passwords.is_current(kept())
+    assert passwords.is_current(stored_hash())
     second = log_in(server, "admin", password)
     for session in (first, second):
         assert server.ask("GET", ME, headers=cookie(server, session)).status == 200

@@ -1,4 +1,4 @@
-"""Logging in and out by the form: cookies, the XSRF token, where it leads, how often it may fail."""
+"""Login and logout by form: cookies, the XSRF token, redirects, and limits of failed logins."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from handlers.accounts.account import local_path
 from models.accounts import accounts
 
 ME = "/api/v1/me"
-SENTENCE = "The user name or the password is not right."
+ERROR_MESSAGE = "The user name or the password is not right."
 ADMIN = {"admin-password": PASSWORD}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    # nobody is throttled here but who wants to be
+    # high limits: only the tests of throttling reach them
     security = {**ADMIN, "login-failures": {"per-minute": 1000, "per-name-per-hour": 1000}}
     with running_server(tmp_path_factory.mktemp("login"), tracker={"security": security}) as server:
         yield server
 
 
-def who(server: Server, session: str) -> str | None:
+def user_of(server: Server, session: str) -> str | None:
     answer = server.ask("GET", ME, headers=cookie(server, session))
     return str(answer.json["username"]) if answer.status == 200 else None
 
@@ -54,7 +54,7 @@ def who(server: Server, session: str) -> str | None:
 
 
 @pytest.mark.parametrize("path", ["/login", "/tracker/login", "/charts/login", "/supervision/login"])
-def test_the_form_has_labels_and_a_token_and_keeps_its_prefix(server: Server, path: str) -> None:
+def test_login_form_has_labels_an_xsrf_token_and_its_prefix(server: Server, path: str) -> None:
     answer = server.get(path)
     assert answer.status == 200
     for part in (
@@ -66,12 +66,12 @@ def test_the_form_has_labels_and_a_token_and_keeps_its_prefix(server: Server, pa
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_curl_logs_in_without_anything_else(server: Server) -> None:
+def test_login_outside_a_browser_needs_no_xsrf_token(server: Server) -> None:
     answer = post_form(server, "/login", username="admin", password=PASSWORD)
     assert (answer.status, answer.headers["Location"], answer.body) == (303, "/", b"")
     session = cookies_of(answer)[server.cookie].partition(";")[0]
     assert len(session) == 43
-    assert who(server, session) == "admin"
+    assert user_of(server, session) == "admin"
 
 
 def test_a_browser_logs_in_and_out(server: Server) -> None:
@@ -83,38 +83,38 @@ def test_a_browser_logs_in_and_out(server: Server) -> None:
     answer = browser.send("/logout", on="/profile")
     assert (answer.status, answer.headers["Location"]) == (303, "/login")
     assert server.cookie not in browser.jar
-    assert who(server, session) is None
+    assert user_of(server, session) is None
     assert browser.get("/profile").status == 302
 
 
-def test_the_cookie_is_for_no_script_and_no_other_site(server: Server) -> None:
+def test_session_cookie_is_http_only_and_same_site(server: Server) -> None:
     outcome = cookies_of(post_form(server, "/login", username="admin", password=PASSWORD))
     assert list(outcome) == [server.cookie]
     attributes = {word.strip() for word in outcome[server.cookie].split(";")[1:]}
     assert attributes == {"HttpOnly", "SameSite=Lax", "Path=/", "Max-Age=2592000"}
 
 
-def test_the_xsrf_cookie_is_named_after_the_port_too(server: Server) -> None:
+def test_xsrf_cookie_is_named_after_the_port(server: Server) -> None:
     outcome = cookies_of(server.get("/login"))
     assert list(outcome) == [f"{server.cookie}_xsrf"]
     attributes = {word.strip() for word in outcome[f"{server.cookie}_xsrf"].split(";")[1:]}
     assert attributes == {"HttpOnly", "SameSite=Lax", "Path=/"}
 
 
-def test_each_login_is_a_session_of_its_own_and_ends_the_one_that_came_with_it(server: Server) -> None:
+def test_login_creates_a_new_session_and_ends_the_presented_one(server: Server) -> None:
     first, second = log_in(server), log_in(server)
     assert first != second
-    assert (who(server, first), who(server, second)) == ("admin", "admin")
+    assert (user_of(server, first), user_of(server, second)) == ("admin", "admin")
     answer = FormClient(server, first).send("/login", on="/login", username="admin", password=PASSWORD)
     third = cookies_of(answer)[server.cookie].partition(";")[0]
     assert third not in (first, second)
-    assert (who(server, first), who(server, second), who(server, third)) == (None, "admin", "admin")
+    assert (user_of(server, first), user_of(server, second), user_of(server, third)) == (None, "admin", "admin")
 
 
-def test_a_planted_session_id_is_not_taken_over(server: Server) -> None:
+def test_session_id_chosen_by_the_client_is_not_adopted(server: Server) -> None:
     answer = post_form(server, "/login", cookie(server, "planted"), username="admin", password=PASSWORD)
     assert cookies_of(answer)[server.cookie].partition(";")[0] != "planted"
-    assert who(server, "planted") is None
+    assert user_of(server, "planted") is None
 
 
 @pytest.mark.parametrize(
@@ -127,24 +127,24 @@ def test_a_planted_session_id_is_not_taken_over(server: Server) -> None:
         {"username": "<script>alert(1)</script>", "password": "x"}, {"username": "ü", "password": "日本"},
     ],
 )  # fmt: skip
-def test_a_failure_is_401_with_the_form_and_one_sentence(server: Server, fields: dict[str, str]) -> None:
+def test_failed_login_is_401_with_the_form_and_a_generic_message(server: Server, fields: dict[str, str]) -> None:
     answer = post_form(server, "/login", **fields)
     assert answer.status == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
-    assert SENTENCE in answer.text
+    assert ERROR_MESSAGE in answer.text
     assert 'name="password"' in answer.text
     assert server.cookie not in cookies_of(answer)
     assert "<script>alert" not in answer.text
     assert f'value="{fields.get("password", PASSWORD)}"' not in answer.text
 
 
-def test_a_name_is_trimmed_a_password_is_not(server: Server) -> None:
+def test_user_name_is_trimmed_and_password_is_not(server: Server) -> None:
     ensure_user(server.data, "spacy", password=" with spaces ")
     assert log_in(server, " spacy ", " with spaces ")
     assert post_form(server, "/login", username="spacy", password="with spaces").status == 401
 
 
-def test_the_form_may_be_multipart(server: Server) -> None:
+def test_login_form_may_be_multipart(server: Server) -> None:
     parts = "".join(
         f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in {"username": "admin", "password": PASSWORD}.items()
@@ -153,12 +153,12 @@ def test_the_form_may_be_multipart(server: Server) -> None:
     assert server.ask("POST", "/login", f"{parts}--b--\r\n".encode(), headers).status == 303
 
 
-def test_a_form_beyond_its_limit_is_413(server: Server) -> None:
+def test_login_form_over_its_size_limit_is_413(server: Server) -> None:
     assert post_form(server, "/login", username="admin", password="x" * 70_000).status == 413
 
 
 @pytest.mark.parametrize("body", [b"username=%FF%FE&password=x", b"username=a%00b&password=x"])
-def test_a_form_of_nonsense_is_400(server: Server, body: bytes) -> None:
+def test_login_form_with_invalid_text_is_400(server: Server, body: bytes) -> None:
     assert server.ask("POST", "/login", body, {"Content-Type": FORM}).status == 400
 
 
@@ -169,7 +169,7 @@ def test_wrong_methods_are_405(server: Server) -> None:
     assert server.ask("HEAD", "/login").body == b""
 
 
-# Where it leads
+# Redirects
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_wrong_methods_are_405(server: Server) -> None:
     ["/", "/profile", "/runs/5", "/projects/1?branch=a%2Fb&x=1", "/tracker/profile", "/a//b", "/x#y", "/?next=//evil",
      "/processes/login"],
 )  # fmt: skip
-def test_a_login_leads_to_a_local_path(server: Server, path: str) -> None:
+def test_login_redirects_to_a_local_path(server: Server, path: str) -> None:
     assert f'name="next" value="{escape(path)}"' in server.get(f"/login?next={quote(path, safe='')}").text
     assert local_path(path) == path
 
@@ -188,7 +188,7 @@ def test_a_login_does_not_redirect_to_the_login_or_the_logout(path: str) -> None
 
 
 @pytest.mark.parametrize("where", ["body", "query"])
-def test_where_it_leads_is_a_field_or_a_parameter(server: Server, where: str) -> None:
+def test_redirect_target_is_a_form_field_or_a_query_parameter(server: Server, where: str) -> None:
     path = "/projects/1?branch=a%2Fb&x=1"
     uri, fields = ("/login", {"next": path}) if where == "body" else (f"/login?next={quote(path, safe='')}", {})
     answer = post_form(server, uri, username="admin", password=PASSWORD, **fields)
@@ -203,26 +203,26 @@ def test_where_it_leads_is_a_field_or_a_parameter(server: Server, where: str) ->
         "/ü", "/a b", "", " ", "///evil.example", "/" + "a" * 3000, "/\x7f", "profile", "?x", "data:text/html,x",
     ],
 )  # fmt: skip
-def test_it_never_leads_elsewhere(server: Server, path: str) -> None:
+def test_login_form_replaces_foreign_redirect_targets(server: Server, path: str) -> None:
     assert local_path(path) == "/"
     page = server.get(f"/login?next={quote(path, safe='')}")
     assert 'name="next" value="/"' in page.text
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example/", "/a\r\nX-Y: z"])
-def test_a_login_with_a_foreign_target_leads_to_the_start(server: Server, path: str) -> None:
+def test_login_with_a_foreign_target_redirects_to_the_start_page(server: Server, path: str) -> None:
     answer = post_form(server, "/login", username="admin", password=PASSWORD, next=path)
     assert (answer.status, answer.headers["Location"]) == (303, "/")
     assert "X-Y" not in answer.headers
 
 
-def test_a_failure_keeps_where_it_was_to_lead(server: Server) -> None:
+def test_failed_login_keeps_the_redirect_target(server: Server) -> None:
     answer = post_form(server, "/login", username="admin", password="wrong", next="/runs/5?a=1&b=2")
     assert 'name="next" value="/runs/5?a=1&amp;b=2"' in answer.text
 
 
 @pytest.mark.parametrize(
-    ("path", "leads"),
+    ("path", "location"),
     [
         ("/profile", "/login?next=%2Fprofile"),
         ("/tracker/profile", "/tracker/login?next=%2Ftracker%2Fprofile"),
@@ -231,28 +231,28 @@ def test_a_failure_keeps_where_it_was_to_lead(server: Server) -> None:
     ],
 )
 @pytest.mark.parametrize("accept", ["text/html", "*/*", "application/json"])
-def test_a_page_that_needs_a_session_leads_to_the_login_and_back(
-    server: Server, path: str, leads: str, accept: str
+def test_page_that_requires_a_session_redirects_to_the_login_and_back(
+    server: Server, path: str, location: str, accept: str
 ) -> None:
     answer = server.get(path, Accept=accept)
-    assert (answer.status, answer.headers["Location"]) == (302, leads)
+    assert (answer.status, answer.headers["Location"]) == (302, location)
     session = log_in(server)
-    answer = post_form(server, leads, username="admin", password=PASSWORD)
+    answer = post_form(server, location, username="admin", password=PASSWORD)
     assert answer.headers["Location"] == path
     assert server.ask("GET", path, headers=cookie(server, session)).status == 200
 
 
 @pytest.mark.parametrize(
-    ("path", "leads"),
+    ("path", "location"),
     [
         ("/profile/tokens", "/login?next=%2Fprofile"),
         ("/tracker/profile/password", "/tracker/login?next=%2Ftracker%2Fprofile"),
         ("/users/1/delete", "/login?next=%2Fusers"),
     ],
 )
-def test_a_form_without_a_session_leads_to_the_login_and_to_its_page(server: Server, path: str, leads: str) -> None:
+def test_form_without_a_session_redirects_to_the_login_for_its_page(server: Server, path: str, location: str) -> None:
     answer = post_form(server, path, name="x")
-    assert (answer.status, answer.headers["Location"]) == (302, leads)
+    assert (answer.status, answer.headers["Location"]) == (302, location)
 
 
 def test_logging_out_keeps_the_prefix_and_needs_no_session(server: Server) -> None:
@@ -263,12 +263,12 @@ def test_logging_out_keeps_the_prefix_and_needs_no_session(server: Server) -> No
 # The XSRF token
 
 
-@pytest.mark.parametrize("mark", [{"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://127.0.0.1:{port}"}])
+@pytest.mark.parametrize("fetch_headers", [{"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://127.0.0.1:{port}"}])
 @pytest.mark.parametrize("given", ["none", "wrong", "without its cookie"])
-def test_a_browser_needs_the_token_to_log_in(server: Server, mark: dict[str, str], given: str) -> None:
+def test_login_in_a_browser_requires_the_xsrf_token(server: Server, fetch_headers: dict[str, str], given: str) -> None:
     browser = FormClient(server)
     fields = {"username": "admin", "password": PASSWORD}
-    headers = {name: value.format(port=server.port) for name, value in mark.items()}
+    headers = {name: value.format(port=server.port) for name, value in fetch_headers.items()}
     token = browser.xsrf("/login")
     if given == "wrong":
         fields["_xsrf"] = token[:-12] + "000000000000"
@@ -288,24 +288,24 @@ FORMS = [
 
 @pytest.mark.parametrize("path", FORMS)
 @pytest.mark.parametrize("browser", [True, False])
-def test_every_form_with_a_session_needs_the_token(server: Server, path: str, browser: bool) -> None:
+def test_every_form_with_a_session_requires_the_xsrf_token(server: Server, path: str, browser: bool) -> None:
     session = create_session(server.data, "xena", "ADMIN")
     headers = cookie(server, session) | ({"Sec-Fetch-Site": "same-origin"} if browser else {})
     for fields in ({}, {"_xsrf": ""}, {"_xsrf": "2|a|b|c"}, {"_xsrf": "x"}):
         assert post_form(server, path, headers, **fields).status == 403
-    assert who(server, session) == "xena"
+    assert user_of(server, session) == "xena"
 
 
 @pytest.mark.parametrize("path", [*FORMS, "/login"])
 @pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}])
-def test_no_form_is_for_another_site(server: Server, path: str, headers: dict[str, str]) -> None:
+def test_forms_posted_by_another_site_are_refused(server: Server, path: str, headers: dict[str, str]) -> None:
     session = create_session(server.data, "xena", "ADMIN")
     fields = {"username": "admin", "password": PASSWORD}
     assert post_form(server, path, headers | cookie(server, session), **fields).status == 403
-    assert who(server, session) == "xena"
+    assert user_of(server, session) == "xena"
 
 
-def test_a_token_lives_by_no_cookie_and_needs_no_xsrf(server: Server) -> None:
+def test_form_with_a_bearer_token_outside_a_browser_needs_no_xsrf_token(server: Server) -> None:
     token = create_token(server.data, "toby")
     assert post_form(server, "/profile", bearer(token), displayName="Toby").status == 303
     headers = bearer(token) | {"Sec-Fetch-Site": "same-origin"}
@@ -313,12 +313,12 @@ def test_a_token_lives_by_no_cookie_and_needs_no_xsrf(server: Server) -> None:
     assert server.ask("GET", ME, headers=bearer(token)).json["displayName"] == "Toby"
 
 
-# How often it may fail
+# Limits of failed logins
 
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Each test has names of its own."""
+    """Has low limits; each test uses its own user names."""
     security = {**ADMIN, "login-failures": {"per-minute": 3, "per-name-per-hour": 5}}
     proxies = {"trusted-proxies": ["127.0.0.0/8"]}
     with running_server(tmp_path_factory.mktemp("strict"), server=proxies, tracker={"security": security}) as server:
@@ -327,32 +327,32 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def fail(server: Server, name: str, address: str, password: str = "wrong") -> Answer:  # noqa: S107 (a wrong one)
+def try_login(server: Server, name: str, address: str, password: str = "wrong") -> Answer:  # noqa: S107 (a wrong one)
     headers = {"X-Forwarded-For": f"203.0.113.9, {address}"}
     return post_form(server, "/login", headers, username=name, password=password)
 
 
 @pytest.mark.parametrize("name", ["known", "nobody"])
-def test_who_fails_too_often_waits_known_or_not(strict: Server, name: str) -> None:
-    assert [fail(strict, name, "10.0.0.1").status for _ in range(4)] == [401, 401, 401, 429]
-    answer = fail(strict, name, "10.0.0.1", PASSWORD)
+def test_failed_logins_are_throttled_for_known_and_unknown_names(strict: Server, name: str) -> None:
+    assert [try_login(strict, name, "10.0.0.1").status for _ in range(4)] == [401, 401, 401, 429]
+    answer = try_login(strict, name, "10.0.0.1", PASSWORD)
     assert answer.status == 429, "the right password too"
     assert 1 <= int(answer.headers["Retry-After"]) <= 60
-    assert log_in(strict, "sam"), "another name passes"
-    assert [fail(strict, name, "10.0.0.2").status for _ in range(3)] == [401, 401, 429], "a name from everywhere"
-    answer = fail(strict, name, "10.0.0.3")
+    assert log_in(strict, "sam"), "another name is not throttled"
+    assert [try_login(strict, name, "10.0.0.2").status for _ in range(3)] == [401, 401, 429], "throttled by name"
+    answer = try_login(strict, name, "10.0.0.3")
     assert answer.status == 429
     assert 60 < int(answer.headers["Retry-After"]) <= 3600
 
 
-def test_a_login_that_succeeds_is_no_failure(strict: Server) -> None:
+def test_successful_logins_do_not_count_as_failures(strict: Server) -> None:
     for _ in range(6):
         assert log_in(strict, "sim")
-    assert [fail(strict, "sim", "127.0.0.1").status for _ in range(2)] == [401, 401]
+    assert [try_login(strict, "sim", "127.0.0.1").status for _ in range(2)] == [401, 401]
     assert log_in(strict, "sim")
 
 
-def test_wrong_current_passwords_are_failures_too(strict: Server) -> None:
+def test_wrong_current_passwords_count_as_failed_logins(strict: Server) -> None:
     browser = FormClient(strict, create_session(strict.data, "som"))
     fields = {"currentPassword": "wrong", "newPassword": "another password"}
     result = [browser.send("/profile/password", on="/profile", **fields).status for _ in range(4)]
@@ -362,10 +362,10 @@ def test_wrong_current_passwords_are_failures_too(strict: Server) -> None:
 def test_a_forwarding_header_of_an_untrusted_client_is_ignored(serve: Serve) -> None:
     limits = {"per-minute": 2, "per-name-per-hour": 1000}
     server = serve(tracker={"security": {**ADMIN, "login-failures": limits}})
-    assert [fail(server, "admin", f"10.0.0.{n}").status for n in range(3)] == [401, 401, 429]
+    assert [try_login(server, "admin", f"10.0.0.{n}").status for n in range(3)] == [401, 401, 429]
 
 
-def test_many_at_once_do_not_get_past_the_bound(strict: Server) -> None:
+def test_concurrent_logins_do_not_exceed_the_limit(strict: Server) -> None:
     body = urlencode({"username": "many", "password": "wrong"})
     request = (
         f"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
@@ -381,7 +381,7 @@ def test_many_at_once_do_not_get_past_the_bound(strict: Server) -> None:
 # TLS
 
 
-def test_cookies_are_secure_where_a_trusted_proxy_speaks_tls(strict: Server) -> None:
+def test_cookies_are_secure_if_a_trusted_proxy_reports_https(strict: Server) -> None:
     for proto, secure in (("https", True), ("http, https", True), ("http", False), ("https, http", False)):
         outcome = cookies_of(
             post_form(strict, "/login", {"X-Forwarded-Proto": proto}, username="admin", password=PASSWORD)
@@ -420,43 +420,43 @@ def test_cookies_are_secure_under_tls(serve: Serve, tmp_path: Path) -> None:
 # Sessions
 
 
-def test_a_session_lasts_as_long_as_is_configured(serve: Serve) -> None:
+def test_session_expires_after_the_configured_lifetime(serve: Serve) -> None:
     server = serve(tracker={"security": {**ADMIN, "session-lifetime": "2h"}})
     outcome = cookies_of(post_form(server, "/login", username="admin", password=PASSWORD))[server.cookie]
     assert "Max-Age=7200;" in outcome
     with open_accounts(server.data):
-        (kept,) = accounts.sessions_of(somebody_id("admin"), 0)
+        (kept,) = accounts.sessions_of(get_user_id("admin"), 0)
         assert kept.expires_at - kept.created_at == 7200 * 1_000_000
         session = outcome.partition(";")[0]
         assert accounts.by_session(session, kept.expires_at - 1) is not None
         assert accounts.by_session(session, kept.expires_at) is None
 
 
-def test_a_session_outlives_the_server(serve: Serve) -> None:
+def test_session_survives_a_restart_of_the_server(serve: Serve) -> None:
     server = serve(tracker={"security": ADMIN})
     session = log_in(server)
     server.kill()
     server.start()
-    assert who(server, session) == "admin"
+    assert user_of(server, session) == "admin"
 
 
 def test_sessions_of_one_account_are_bounded(server: Server) -> None:
     first = create_session(server.data, "many")
     later = [create_session(server.data, "many") for _ in range(accounts.MAX_SESSIONS_OF_ACCOUNT)]
-    assert (who(server, first), who(server, later[-1])) == (None, "many")
+    assert (user_of(server, first), user_of(server, later[-1])) == (None, "many")
     with open_accounts(server.data):
-        assert len(accounts.sessions_of(somebody_id("many"), 0)) == accounts.MAX_SESSIONS_OF_ACCOUNT
+        assert len(accounts.sessions_of(get_user_id("many"), 0)) == accounts.MAX_SESSIONS_OF_ACCOUNT
 
 
-def somebody_id(name: str) -> int:
+def get_user_id(name: str) -> int:
     user = accounts.user_named(name)
     assert user is not None
     return user.id
 
 
-def test_the_cookie_follows_the_port_that_the_system_chose(serve: Serve) -> None:
+def test_session_cookie_is_named_after_the_port_chosen_by_the_system(serve: Serve) -> None:
     one, two = (serve(tracker={"security": ADMIN}) for _ in range(2))
     assert one.port != two.port
     session = log_in(one)
-    assert who(one, session) == "admin"
+    assert user_of(one, session) == "admin"
     assert two.get(ME, Cookie=f"{two.cookie}={session}").status == 401

@@ -20,7 +20,7 @@ from supervisor.clock import Clock
 
 
 @pytest.mark.parametrize("password", ["correct horse", "日本語のパスワード", "p" * 1024, "a$b$c$d", " ", ""])
-def test_a_password_fits_its_hash_and_no_other(password: str) -> None:
+def test_hash_verifies_its_own_password_only(password: str) -> None:
     kept = hash_password(password)
     assert kept.startswith("scrypt$16384$8$5$")
     assert password == " " or not password or password not in kept
@@ -33,7 +33,7 @@ def test_two_hashes_of_one_password_differ() -> None:
     assert hash_password("correct horse", is_random=True) != hash_password("correct horse", is_random=True)
 
 
-def test_a_hash_names_its_parameters() -> None:
+def test_hash_records_its_parameters() -> None:
     light = hash_password("a random one", is_random=True)
     assert verify_password("a random one", light)
     assert not verify_password("another", light)
@@ -41,7 +41,7 @@ def test_a_hash_names_its_parameters() -> None:
 
 
 @pytest.mark.parametrize("kept", [None, "", "x", "scrypt$1$2$3", "argon2$16$8$1$AAAA$AAAA", "scrypt$a$8$1$AAAA$AAAA"])
-def test_nothing_fits_what_is_no_hash(kept: str | None) -> None:
+def test_no_password_verifies_against_an_invalid_hash(kept: str | None) -> None:
     assert not verify_password("", kept)
     assert not verify_password("password", kept)
 
@@ -51,26 +51,26 @@ def test_nothing_fits_what_is_no_hash(kept: str | None) -> None:
     [None, hash_password("right one", is_random=True), hash_password("right one"), "nonsense"],
     ids=["unknown", "random", "own", "nonsense"],
 )
-def test_every_answer_costs_a_whole_hash(kept: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So nobody learns by the time whether there is such a name."""
-    paid: list[passwords._Cost] = []
+def test_every_verification_computes_one_full_hash(kept: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the response time would reveal whether a user name exists."""
+    computed: list[passwords._Cost] = []
     real = passwords._Cost.key
 
     def counted(self: passwords._Cost, password: str, salt: bytes) -> bytes:
-        paid.append(self)
+        computed.append(self)
         return real(self, password, salt)
 
     monkeypatch.setattr(passwords._Cost, "key", counted)
     for password in ("right one", "wrong one"):
-        paid.clear()
+        computed.clear()
         verify_password(password, kept)
-        assert paid.count(passwords._COST) == 1
+        assert computed.count(passwords._COST) == 1
 
 
 # Queues
 
 
-def test_one_address_cannot_take_every_place_of_the_login_queue() -> None:
+def test_one_address_cannot_fill_the_login_queue() -> None:
     async def work() -> None:
         queue, release = HashingQueue("test", 1, max_waiting=5, max_of_address=3), threading.Event()
         waiting = [asyncio.create_task(queue.run("attacker", release.wait)) for _ in range(3)]
@@ -111,7 +111,7 @@ def test_logins_do_not_delay_the_password_changes_of_accounts(monkeypatch: pytes
 
 
 def test_a_login_does_not_wait_for_the_work_of_other_requests(tmp_path: Path) -> None:
-    """Charts, pages and queries run in the loop's default threads; here all of them are taken."""
+    """Charts, pages and queries run in the loop's default threads, which are all busy here."""
     release = threading.Event()
 
     async def work() -> str | None:
@@ -131,10 +131,10 @@ def test_a_login_does_not_wait_for_the_work_of_other_requests(tmp_path: Path) ->
         assert asyncio.run(work()) is not None
 
 
-# Failures
+# Throttling of failed logins
 
 
-class Now:
+class FakeClock:
     def __init__(self) -> None:
         self.at = 1000.0
 
@@ -142,8 +142,8 @@ class Now:
         return self.at
 
 
-def tries(throttle: Throttle, address: str, name: str, times: int) -> list[bool]:
-    """Whether each of so many failures was let try."""
+def allowed_attempts(throttle: Throttle, address: str, name: str, times: int) -> list[bool]:
+    """Returns for each of `times` failed logins whether the throttle allowed it."""
     result = []
     for _ in range(times):
         try:
@@ -155,20 +155,20 @@ def tries(throttle: Throttle, address: str, name: str, times: int) -> list[bool]
     return result
 
 
-def test_the_windows_slide() -> None:
-    now = Now()
+def test_throttle_windows_slide() -> None:
+    now = FakeClock()
     throttle = Throttle(3, 5, now)
-    assert tries(throttle, "a", "x", 4) == [True] * 3 + [False]
-    assert tries(throttle, "b", "x", 3) == [True] * 2 + [False]
-    assert tries(throttle, "a", "y", 1) == [True]
+    assert allowed_attempts(throttle, "a", "x", 4) == [True] * 3 + [False]
+    assert allowed_attempts(throttle, "b", "x", 3) == [True] * 2 + [False]
+    assert allowed_attempts(throttle, "a", "y", 1) == [True]
     now.at += 59
-    assert tries(throttle, "a", "x", 1) == [False]
+    assert allowed_attempts(throttle, "a", "x", 1) == [False]
     now.at += 3600
-    assert tries(throttle, "a", "x", 4) == [True] * 3 + [False]
+    assert allowed_attempts(throttle, "a", "x", 4) == [True] * 3 + [False]
 
 
-def test_it_reports_when_to_come_again() -> None:
-    now = Now()
+def test_throttled_login_has_the_time_to_retry_after() -> None:
+    now = FakeClock()
     throttle = Throttle(1, 2, now)
     throttle.begin("a", "x")
     now.at += 20
@@ -181,21 +181,21 @@ def test_it_reports_when_to_come_again() -> None:
     assert result.value.again == 3581
 
 
-def test_a_success_is_taken_back() -> None:
-    throttle = Throttle(1, 1, Now())
+def test_successful_login_does_not_count_against_the_throttle() -> None:
+    throttle = Throttle(1, 1, FakeClock())
     for _ in range(5):
         throttle.begin("a", "x")()
-    assert tries(throttle, "a", "x", 2) == [True, False]
+    assert allowed_attempts(throttle, "a", "x", 2) == [True, False]
 
 
-def test_a_name_and_an_address_are_not_mixed_up() -> None:
-    throttle = Throttle(1, 1000, Now())
+def test_throttle_keys_of_names_and_addresses_do_not_collide() -> None:
+    throttle = Throttle(1, 1000, FakeClock())
     throttle.begin("a", "b\0c")
-    assert tries(throttle, "a", "bc", 1) == [True]
-    assert tries(throttle, "c", "b\0c", 1) == [True]
+    assert allowed_attempts(throttle, "a", "bc", 1) == [True]
+    assert allowed_attempts(throttle, "c", "b\0c", 1) == [True]
 
 
-def test_memory_is_bounded_and_who_failed_often_is_not_forgotten() -> None:
+def test_window_is_bounded_and_keeps_keys_with_many_failures() -> None:
     window = Window(3, 3600)
     for _ in range(3):
         window.add(b"victim", 0.0)
@@ -206,7 +206,7 @@ def test_memory_is_bounded_and_who_failed_often_is_not_forgotten() -> None:
     assert window.wait(b"victim", 3600.5) == 0
 
 
-def test_what_is_over_takes_no_room() -> None:
+def test_expired_window_entries_are_removed() -> None:
     window = Window(3, 60)
     window.add(b"x", 0.0)
     assert window.wait(b"x", 61.0) == 0

@@ -1,4 +1,4 @@
-"""Changes of the own account, and of all accounts by an ADMIN."""
+"""Changes to the caller's own account, and to all accounts by an ADMIN."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def browser_of(server: Server, name: str, admin: bool = False) -> FormClient:
     return FormClient(server, create_session(server.data, name, "ADMIN" if admin else "USER"))
 
 
-def made(browser: FormClient, **fields: str) -> str:
-    """A token, made by the form."""
+def create_token_by_form(browser: FormClient, **fields: str) -> str:
+    """Creates a token by the form and returns it."""
     answer = browser.send("/profile/tokens", on="/profile", **fields)
     assert answer.status == 200, answer
     assert answer.headers["Cache-Control"] == "no-store"
@@ -55,7 +55,7 @@ def id_of(server: Server, name: str) -> int:
 
 
 @pytest.mark.parametrize("prefix", ["", "/tracker", "/charts", "/supervision"])
-def test_the_profile_is_under_every_prefix_and_its_forms_stay_there(server: Server, prefix: str) -> None:
+def test_profile_is_served_under_every_prefix_and_its_forms_keep_the_prefix(server: Server, prefix: str) -> None:
     page = browser_of(server, "petra").get(f"{prefix}/profile")
     assert page.status == 200
     assert "petra" in page.text
@@ -65,7 +65,7 @@ def test_the_profile_is_under_every_prefix_and_its_forms_stay_there(server: Serv
         assert f'for="{field}"' in page.text
 
 
-def test_a_display_name_and_an_address_are_kept_and_blank_is_none(server: Server) -> None:
+def test_display_name_and_email_are_stored_and_blank_clears_them(server: Server) -> None:
     browser = browser_of(server, "dana")
     fields = {"displayName": ' <b>"Dana"</b> ', "email": "dana@example.org"}
     assert browser.send("/profile", on="/profile", **fields).status == 303
@@ -81,14 +81,14 @@ def test_a_display_name_and_an_address_are_kept_and_blank_is_none(server: Server
     "fields",
     [{"email": "nobody"}, {"email": "a@b@c"}, {"email": "@x"}, {"displayName": "a" * 256}, {"displayName": "a\nb"}],
 )
-def test_what_cannot_be_a_name_or_an_address_is_400(server: Server, fields: dict[str, str]) -> None:
+def test_invalid_display_name_or_email_is_400(server: Server, fields: dict[str, str]) -> None:
     assert browser_of(server, "dana").send("/profile", on="/profile", **fields).status == 400
 
 
 # The password
 
 
-def test_a_new_password_ends_the_other_sessions_and_no_token(server: Server) -> None:
+def test_password_change_ends_other_sessions_and_keeps_tokens(server: Server) -> None:
     browser, token = browser_of(server, "nora"), create_token(server.data, "nora")
     others, outsider = [create_session(server.data, "nora") for _ in range(2)], create_session(server.data, "dana")
     fields = {"currentPassword": PASSWORD, "newPassword": NEW}
@@ -108,7 +108,7 @@ def test_a_new_password_ends_the_other_sessions_and_no_token(server: Server) -> 
         (PASSWORD, "", "8 to 1024"), (PASSWORD, "a" * 1025, "8 to 1024"),
     ],
 )  # fmt: skip
-def test_a_password_that_may_not_be_is_400_and_changes_nothing(
+def test_invalid_password_change_is_400_and_changes_nothing(
     server: Server, current: str, new: str, result: str
 ) -> None:
     browser, other = browser_of(server, "olga"), create_session(server.data, "olga")
@@ -122,31 +122,31 @@ def test_a_password_that_may_not_be_is_400_and_changes_nothing(
 # Tokens
 
 
-def test_a_token_is_shown_once_and_acts_for_its_owner(server: Server) -> None:
+def test_token_is_shown_once_and_authenticates_its_owner(server: Server) -> None:
     browser = browser_of(server, "tina")
-    token = made(browser, name="laptop")
+    token = create_token_by_form(browser, name="laptop")
     assert server.ask("GET", ME, headers=bearer(token)).json["username"] == "tina"
     page = browser.get("/profile").text
     assert token not in page
     assert f"{token[:10]}…" in page
     assert "laptop" in page
     with open_accounts(server.data):
-        (kept,) = accounts.tokens_of(somebody_id("tina"))
+        (kept,) = accounts.tokens_of(get_user_id("tina"))
     assert (kept.scope, kept.expires_at, kept.revoked_at) == ("FULL", None, None)
 
 
-def somebody_id(name: str) -> int:
+def get_user_id(name: str) -> int:
     user = accounts.user_named(name)
     assert user is not None
     return user.id
 
 
-def test_a_token_has_a_scope_and_an_end(server: Server) -> None:
+def test_token_has_a_scope_and_an_expiry_time(server: Server) -> None:
     browser = browser_of(server, "tom")
-    token = made(browser, name="ci", scope="INGEST", expiresDays="30")
+    token = create_token_by_form(browser, name="ci", scope="INGEST", expiresDays="30")
     assert server.ask("GET", ME, headers=bearer(token)).status == 403
     with open_accounts(server.data):
-        (kept,) = accounts.tokens_of(somebody_id("tom"))
+        (kept,) = accounts.tokens_of(get_user_id("tom"))
     assert kept.scope == "INGEST"
     assert kept.expires_at is not None
     assert kept.expires_at - kept.created_at == 30 * 86_400 * 1_000_000
@@ -162,33 +162,33 @@ def test_a_token_has_a_scope_and_an_end(server: Server) -> None:
         {"name": "x", "expiresDays": "٣"},
     ],
 )  # fmt: skip
-def test_a_token_that_cannot_be_is_400(server: Server, fields: dict[str, str]) -> None:
+def test_invalid_token_form_is_400(server: Server, fields: dict[str, str]) -> None:
     answer = browser_of(server, "tim").send("/profile/tokens", on="/profile", **fields)
     assert answer.status == 400
     assert not RAW_TOKEN.search(answer.text)
     with open_accounts(server.data):
-        assert accounts.tokens_of(somebody_id("tim")) == []
+        assert accounts.tokens_of(get_user_id("tim")) == []
 
 
-def test_a_token_is_revoked_by_its_owner_alone(server: Server) -> None:
+def test_token_can_be_revoked_by_its_owner_only(server: Server) -> None:
     owner, other = browser_of(server, "tess"), browser_of(server, "mallory", admin=True)
-    token = made(owner, name="ci")
+    token = create_token_by_form(owner, name="ci")
     with open_accounts(server.data):
-        (kept,) = accounts.tokens_of(somebody_id("tess"))
+        (kept,) = accounts.tokens_of(get_user_id("tess"))
     path = f"/profile/tokens/{kept.id}/revoke"
     assert other.send(path, on="/profile").status == 404
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
     assert owner.send(path, on="/profile").status == 303
     assert server.ask("GET", ME, headers=bearer(token)).status == 401
     assert "revoked" in owner.get("/profile").text
-    assert owner.send(path, on="/profile").status == 303, "twice is once"
+    assert owner.send(path, on="/profile").status == 303, "revoking twice has no effect"
     assert owner.send("/profile/tokens/999999/revoke", on="/profile").status == 404
 
 
 def test_tokens_of_one_account_are_bounded(server: Server) -> None:
     browser = browser_of(server, "hoarder")
     with open_accounts(server.data):
-        user = somebody_id("hoarder")
+        user = get_user_id("hoarder")
         for number in range(accounts.MAX_TOKENS_OF_ACCOUNT + 5):
             accounts.create_token(user, f"t{number}", "FULL", None, 1)
             accounts.revoke_token(user, accounts.tokens_of(user)[0].id, 2)
@@ -201,10 +201,10 @@ def test_tokens_of_one_account_are_bounded(server: Server) -> None:
 # Sessions
 
 
-def test_a_session_is_ended_by_its_owner_alone(server: Server) -> None:
+def test_session_can_be_ended_by_its_owner_only(server: Server) -> None:
     browser, second = browser_of(server, "sara"), create_session(server.data, "sara")
     with open_accounts(server.data):
-        newest = accounts.sessions_of(somebody_id("sara"), 0)[0]
+        newest = accounts.sessions_of(get_user_id("sara"), 0)[0]
     path = f"/profile/sessions/{newest.id}/end"
     assert browser_of(server, "mallory", admin=True).send(path, on="/profile").status == 404
     assert server.ask("GET", ME, headers=cookie(server, second)).status == 200
@@ -213,11 +213,11 @@ def test_a_session_is_ended_by_its_owner_alone(server: Server) -> None:
     assert browser.get(ME).status == 200
 
 
-# The users, for an ADMIN
+# Users (ADMIN only)
 
 
 @pytest.mark.parametrize("path", ["/users", "/tracker/users"])
-def test_users_are_for_an_admin(server: Server, path: str) -> None:
+def test_users_page_requires_an_admin(server: Server, path: str) -> None:
     assert server.get(path).status == 302
     assert browser_of(server, "ulla").get(path).status == 403
     assert post_form(server, path, bearer(create_token(server.data, "ulla")), username="x", password=NEW).status == 403
@@ -226,7 +226,7 @@ def test_users_are_for_an_admin(server: Server, path: str) -> None:
     assert "ulla" in page.text
 
 
-def test_an_admin_makes_changes_and_deletes_users(server: Server) -> None:
+def test_admin_creates_changes_and_deletes_users(server: Server) -> None:
     root = browser_of(server, "root", admin=True)
     assert root.send("/users", on="/users", username="newbie", password=NEW, role="USER").status == 303
     session = log_in(server, "newbie", NEW)
@@ -253,12 +253,12 @@ def test_an_admin_makes_changes_and_deletes_users(server: Server) -> None:
         ({"username": "odd", "password": NEW, "role": "GOD"}, 400), ({"username": "root", "password": NEW}, 409),
     ],
 )  # fmt: skip
-def test_a_user_that_cannot_be_is_refused(server: Server, fields: dict[str, str], status: int) -> None:
+def test_invalid_new_user_is_refused(server: Server, fields: dict[str, str], status: int) -> None:
     root = browser_of(server, "root", admin=True)
     assert root.send("/users", on="/users", **fields).status == status
 
 
-def test_the_last_admin_stays_one(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_last_admin_cannot_be_demoted_or_deleted(tmp_path_factory: pytest.TempPathFactory) -> None:
     security = {"admin-password": PASSWORD}
     with running_server(tmp_path_factory.mktemp("last"), tracker={"security": security}) as server:
         root = FormClient(server, log_in(server))

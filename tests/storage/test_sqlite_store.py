@@ -1,4 +1,4 @@
-"""The file of a store: the workers that write take turns."""
+"""SqliteStore: the write lock of the worker threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conftest import wait_for
 from models.errors import TimedOut
 from models.storage.sqlite import SqliteStore
 
-SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture
@@ -33,23 +33,23 @@ def names(store: SqliteStore) -> list[str]:
     return [name for (name,) in store.execute_sql("SELECT name FROM thing ORDER BY rowid")]
 
 
-def test_a_writer_that_waits_comes_before_one_that_writes_again(store: SqliteStore) -> None:
-    other = threading.Thread(target=lambda: store.run_with_timeout(lambda: write(store, "other"), SECONDS))
+def test_waiting_writer_runs_before_the_second_write_of_another(store: SqliteStore) -> None:
+    other = threading.Thread(target=lambda: store.run_with_timeout(lambda: write(store, "other"), TIMEOUT_SECONDS))
 
     def work() -> None:
         with store.atomic():
             other.start()
             wait_for(lambda: len(store.write_lock) == 2)
-            with store.atomic():  # a savepoint needs no turn
+            with store.atomic():  # a savepoint does not take the lock
                 store.execute_sql("INSERT INTO thing VALUES ('first')")
         write(store, "again")
 
-    store.run_with_timeout(work, SECONDS)
-    other.join(SECONDS)
+    store.run_with_timeout(work, TIMEOUT_SECONDS)
+    other.join(TIMEOUT_SECONDS)
     assert names(store) == ["first", "other", "again"]
 
 
-def test_a_lock_that_is_not_free_in_time_is_a_timeout_and_blocks_no_later_waiter(store: SqliteStore) -> None:
+def test_write_lock_timeout_does_not_block_later_writers(store: SqliteStore) -> None:
     def work() -> None:
         def late() -> None:
             with pytest.raises(TimedOut):
@@ -58,37 +58,37 @@ def test_a_lock_that_is_not_free_in_time_is_a_timeout_and_blocks_no_later_waiter
         with store.atomic():
             other = threading.Thread(target=late)
             other.start()
-            other.join(SECONDS)
+            other.join(TIMEOUT_SECONDS)
         assert len(store.write_lock) == 0
 
-    store.run_with_timeout(work, SECONDS)
-    store.run_with_timeout(lambda: write(store, "next"), SECONDS)
+    store.run_with_timeout(work, TIMEOUT_SECONDS)
+    store.run_with_timeout(lambda: write(store, "next"), TIMEOUT_SECONDS)
     assert names(store) == ["next"]
 
 
-def test_a_failed_transaction_gives_its_turn_back(store: SqliteStore) -> None:
+def test_failed_transaction_releases_the_write_lock(store: SqliteStore) -> None:
     def fail() -> None:
         with store.atomic():
             store.execute_sql("INSERT INTO nowhere VALUES (1)")
 
     for _ in range(2):
         with pytest.raises(peewee.OperationalError, match="no such table"):
-            store.run_with_timeout(fail, SECONDS)
+            store.run_with_timeout(fail, TIMEOUT_SECONDS)
     assert len(store.write_lock) == 0
 
 
-def test_outside_of_a_worker_nothing_waits(store: SqliteStore) -> None:
+def test_write_outside_a_worker_fails_at_once_if_the_store_is_locked(store: SqliteStore) -> None:
     begun, over = threading.Event(), threading.Event()
 
     def hold() -> None:
         with store.atomic():
             begun.set()
-            over.wait(SECONDS)
+            over.wait(TIMEOUT_SECONDS)
 
-    other = threading.Thread(target=lambda: store.run_with_timeout(hold, SECONDS))
+    other = threading.Thread(target=lambda: store.run_with_timeout(hold, TIMEOUT_SECONDS))
     other.start()
-    begun.wait(SECONDS)
+    begun.wait(TIMEOUT_SECONDS)
     with pytest.raises(peewee.OperationalError, match="locked"):
         write(store, "loop")
     over.set()
-    other.join(SECONDS)
+    other.join(TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""A page on another port of this host gets the session cookie sent, but embedded requests are anonymous."""
+"""Requests from other sites and ports carry the session cookie, but are treated as anonymous."""
 
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ def session(server: Server) -> dict[str, str]:
     return cookie(server, create_session(server.data, "alice"))
 
 
-@pytest.mark.parametrize("requested", [PICTURE, FRAME, FETCH, {"Origin": "http://127.0.0.1:3000"}, {"Origin": "null"}])
-def test_the_cookie_does_not_speak_for_another_page(
-    server: Server, session: dict[str, str], requested: Mapping[str, str]
+@pytest.mark.parametrize("headers", [PICTURE, FRAME, FETCH, {"Origin": "http://127.0.0.1:3000"}, {"Origin": "null"}])
+def test_session_cookie_is_ignored_in_requests_from_other_origins(
+    server: Server, session: dict[str, str], headers: Mapping[str, str]
 ) -> None:
-    answer = server.ask("GET", "/api/v1/me", headers={**session, **requested})
+    answer = server.ask("GET", "/api/v1/me", headers={**session, **headers})
     assert answer.status == 401
-    assert "Set-Cookie" not in answer.headers, "the session itself is as good as before"
+    assert "Set-Cookie" not in answer.headers, "the session stays valid"
     assert server.ask("GET", "/api/v1/me", headers=session).status == 200
 
 
-@pytest.mark.parametrize("requested", [{}, LINK, OWN, TYPED])
-def test_it_speaks_for_its_user(server: Server, session: dict[str, str], requested: Mapping[str, str]) -> None:
-    assert server.ask("GET", "/profile", headers={**session, **requested}).status == 200
+@pytest.mark.parametrize("headers", [{}, LINK, OWN, TYPED])
+def test_session_cookie_is_accepted_from_own_pages_and_navigation(
+    server: Server, session: dict[str, str], headers: Mapping[str, str]
+) -> None:
+    assert server.ask("GET", "/profile", headers={**session, **headers}).status == 200
 
 
-def test_a_token_was_put_there_on_purpose(server: Server) -> None:
+def test_bearer_token_is_accepted_in_cross_origin_requests(server: Server) -> None:
     headers = {**bearer(create_token(server.data, "bob")), **FETCH}
     assert server.ask("GET", "/api/v1/me", headers=headers).status == 200
