@@ -65,12 +65,12 @@ def upload(
     return reply
 
 
-def of_failure(server: Server, run: int) -> list[dict[str, object]]:
+def failure_attachments(server: Server, run: int) -> list[dict[str, object]]:
     found: list[dict[str, object]] = server.get(f"{API}/runs/{run}").json["failures"][0]["attachments"]
     return found
 
 
-def contents(server: Server) -> set[str]:
+def stored_files(server: Server) -> set[str]:
     return {path.name for path in (server.data / "attachments").glob("*/*")}
 
 
@@ -96,7 +96,7 @@ def contents(server: Server) -> set[str]:
         (b"\xff\xfe<\0s\0", OTHER),
     ],
 )
-def test_the_type_is_that_of_the_first_bytes(content: bytes, kind: str) -> None:
+def test_media_type_is_detected_from_the_first_bytes(content: bytes, kind: str) -> None:
     assert type_of(content[:8192]) == kind
     assert (kind in INLINE) == (kind != OTHER)
 
@@ -131,13 +131,13 @@ _PROPERTY = (
         (_PROPERTY, ["out/shot.png", "out/b.png"]),
     ],
 )
-def test_reports_name_attachments(report: str, paths: list[str]) -> None:
+def test_attachment_paths_are_read_from_reports(report: str, paths: list[str]) -> None:
     read: list[Case] = []
     read_tests(io.BytesIO(report.encode()), Limits(), read.append)
     assert [list(case.attachments) for case in read] == [paths]
 
 
-def test_outputs_name_attachments() -> None:
+def test_attachment_references_are_read_from_outputs() -> None:
     text = "a [[ATTACHMENT|x y/ü.png]] b [[ATTACHMENT|]] [[ATTACHMENT|z.zip]][[ATTACHMENT|cut"
     assert references(text, None, "[[ATTACHMENT|err.txt]]") == ["x y/ü.png", "z.zip", "err.txt"]
 
@@ -146,7 +146,7 @@ def test_an_attachment_is_shown_with_its_test_and_served(server: Server) -> None
     path = "test-results/a-broken/test-failed-1.png"
     run = upload(server, "shown", report_with(path), {path: PNG})
     assert run["warnings"] == []
-    (found,) = of_failure(server, run["runId"])
+    (found,) = failure_attachments(server, run["runId"])
     assert (found["name"], found["type"], found["size"]) == (path, "image/png", len(PNG))
     answer = server.get(str(found["path"]))
     assert (answer.status, answer.body) == (200, PNG)
@@ -175,23 +175,25 @@ def test_an_attachment_is_shown_with_its_test_and_served(server: Server) -> None
         ("lines=1-2", 200, PNG, None),
     ],
 )
-def test_ranges(server: Server, requested: str, status: int, expected: bytes, range: str | None) -> None:
+def test_range_requests_of_an_attachment(
+    server: Server, requested: str, status: int, expected: bytes, range: str | None
+) -> None:
     run = upload(server, "ranges", report_with("a.png"), {"a.png": PNG}, {"runKey": "one"})
-    path = str(of_failure(server, run["runId"])[0]["path"])
+    path = str(failure_attachments(server, run["runId"])[0]["path"])
     answer = server.get(path, Range=requested)
     assert (answer.status, answer.body, answer.headers["Content-Range"]) == (status, expected, range)
     assert server.get(path, If_None_Match=answer.headers["Etag"]).status == 304
     assert server.get(path, Range=requested, If_Range='"other"').body == PNG
 
 
-def test_a_page_that_calls_itself_a_picture_is_downloaded(server: Server) -> None:
+def test_html_named_as_an_image_is_served_as_a_download(server: Server) -> None:
     run = upload(server, "html", report_with("shot.png"), {"shot.png": b"<html><script>alert(1)</script></html>"})
-    answer = server.get(str(of_failure(server, run["runId"])[0]["path"]))
+    answer = server.get(str(failure_attachments(server, run["runId"])[0]["path"]))
     assert answer.headers["Content-Type"] == OTHER
     assert answer.headers["Content-Disposition"].startswith('attachment; filename="shot.png"')
 
 
-def test_a_name_is_a_label_and_never_a_path(server: Server, tmp_path: Path) -> None:
+def test_attachment_name_is_never_used_as_a_path(server: Server, tmp_path: Path) -> None:
     names = ["../../../etc/passwd", "/etc/passwd", "a/../../b\r\nX-Evil: 1.txt", 'quo"te;.txt', "..", "ü.txt"]
     before = sorted(path for path in server.data.parent.rglob("*") if "attachments" not in path.parts)
     for number, name in enumerate(names):
@@ -202,25 +204,25 @@ def test_a_name_is_a_label_and_never_a_path(server: Server, tmp_path: Path) -> N
         assert answer.headers["X-Evil"] is None
         assert "/" not in answer.headers["Content-Disposition"].partition("filename=")[2].partition(";")[0]
     assert sorted(path for path in server.data.parent.rglob("*") if "attachments" not in path.parts) == before
-    assert all(len(name) == 64 for name in contents(server))
+    assert all(len(name) == 64 for name in stored_files(server))
 
 
 def test_the_same_content_is_stored_once_and_a_retry_adds_nothing(server: Server) -> None:
     files = {"a.png": PNG, "b.png": PNG}
     first, second = (upload(server, "once", report_with("a.png", "b.png"), files, {"runKey": "k"}) for _ in range(2))
     assert first["runId"] == second["runId"]
-    assert [found["name"] for found in of_failure(server, first["runId"])] == ["a.png", "b.png"]
-    assert hashlib.sha256(PNG).hexdigest() in contents(server)
+    assert [found["name"] for found in failure_attachments(server, first["runId"])] == ["a.png", "b.png"]
+    assert hashlib.sha256(PNG).hexdigest() in stored_files(server)
 
 
-def test_attachments_that_come_after_their_report_belong_to_its_test(server: Server) -> None:
+def test_attachments_uploaded_after_their_report_belong_to_its_test(server: Server) -> None:
     first = upload(server, "late", report_with("a.png"), None, {"runKey": "k"})
     assert first["warnings"] == ["attachments that the reports name were not uploaded: a.png"]
     upload(server, "late", report_with("a.png"), {"a.png": PNG}, {"runKey": "k"})
-    assert [found["name"] for found in of_failure(server, first["runId"])] == ["a.png"]
+    assert [found["name"] for found in failure_attachments(server, first["runId"])] == ["a.png"]
 
 
-def test_limits_are_warnings(server: Server) -> None:
+def test_attachments_over_a_limit_are_reported_as_warnings(server: Server) -> None:
     run = upload(server, "large", report_with("big.bin"), {"big.bin": b"x" * 5000, "c.txt": b"small"})
     assert run["warnings"] == [
         "the attachment big.bin was not stored: more than 4096 bytes",
@@ -229,39 +231,39 @@ def test_limits_are_warnings(server: Server) -> None:
     names = [f"{number}.txt" for number in range(4)]
     run = upload(server, "many", report_with(*names), {name: f"many {name}".encode() for name in names})
     assert run["warnings"] == ["2 attachment(s) were not stored: more than 2 for one test"]
-    assert len(of_failure(server, run["runId"])) == 2
+    assert len(failure_attachments(server, run["runId"])) == 2
     sized = {f"{number}.txt": f"{number}".encode() * 4000 for number in range(4)}
     run = upload(server, "full run", junit(1), sized)
     assert run["warnings"] == ["2 attachment(s) were not stored: more than 10240 bytes for one run"]
 
 
-def test_over_the_total_the_oldest_go(server: Server) -> None:
+def test_oldest_attachments_are_deleted_over_the_total_size(server: Server) -> None:
     oldest = upload(server, "oldest", report_with("a.txt"), {"a.txt": b"the oldest of all"})
-    (found,) = of_failure(server, oldest["runId"])
+    (found,) = failure_attachments(server, oldest["runId"])
     for number in range(8):
         upload(server, "newer", junit(1, prefix=f"n{number}"), {"a.txt": os.urandom(2000).hex().encode()})
     assert server.get(str(found["path"])).status == 404
-    assert of_failure(server, oldest["runId"]) == []
-    assert hashlib.sha256(b"the oldest of all").hexdigest() not in contents(server)
+    assert failure_attachments(server, oldest["runId"]) == []
+    assert hashlib.sha256(b"the oldest of all").hexdigest() not in stored_files(server)
     sizes = [path.stat().st_size for path in (server.data / "attachments").glob("*/*")]
     assert sum(sizes) <= 24 * 1024
     stored_hashes = {row[0] for row in query_store(server, "SELECT hash FROM attachment")}
-    assert stored_hashes == contents(server)
+    assert stored_hashes == stored_files(server)
 
 
-def test_attachments_go_with_their_run(server: Server) -> None:
+def test_attachments_are_deleted_with_their_run(server: Server) -> None:
     run = upload(server, "deleted", report_with("only.txt"), {"only.txt": b"only of this run"})
     name = hashlib.sha256(b"only of this run").hexdigest()
-    assert name in contents(server)
+    assert name in stored_files(server)
     with records.store_of(server):
         admin = records.bearer(records.create_user("deleter", "ADMIN"))
     assert server.ask("DELETE", f"{API}/runs/{run['runId']}", headers=admin).status == 204
-    assert name not in contents(server)
+    assert name not in stored_files(server)
 
 
-def test_an_attachment_of_a_private_project_is_not_found(server: Server) -> None:
+def test_attachment_of_a_private_project_is_404_for_others(server: Server) -> None:
     run = upload(server, "private", report_with("a.txt"), {"a.txt": b"secret"})
-    path = str(of_failure(server, run["runId"])[0]["path"])
+    path = str(failure_attachments(server, run["runId"])[0]["path"])
     with records.store_of(server):
         project = records.ensure_project("private")
         project.visibility = "PRIVATE"
@@ -296,7 +298,7 @@ def test_no_file_without_a_row_remains_after_a_kill(serve: Serve, tmp_path: Path
 
     thread = threading.Thread(target=store)
     thread.start()
-    wait_for(lambda: len(contents(server)) > 20, about="attachments")
+    wait_for(lambda: len(stored_files(server)) > 20, about="attachments")
     server.kill()
     stop.set()
     thread.join()
@@ -305,14 +307,14 @@ def test_no_file_without_a_row_remains_after_a_kill(serve: Serve, tmp_path: Path
     (folder / "ab" / ("ab" * 32)).write_bytes(b"an orphan")
     server.start()
     wait_for(
-        lambda: {row[0] for row in query_store(server, "SELECT hash FROM attachment")} == contents(server),
+        lambda: {row[0] for row in query_store(server, "SELECT hash FROM attachment")} == stored_files(server),
         about="the orphans to be removed",
     )
     assert Server.is_on_postgresql or not (folder / "incoming-0123").exists()  # another node may write it
 
 
 async def in_store(work: Callable[[], Any]) -> Any:
-    """In a worker whose connection is closed."""
+    """Runs `work` in a worker thread, which closes its connection."""
     return await asyncio.to_thread(reports.run_with_timeout, work, 60)
 
 
@@ -329,7 +331,7 @@ def test_the_content_of_an_upload_that_failed_is_removed(tmp_path: Path) -> None
     assert not folder.place(staged.hash).exists()
 
 
-def test_a_store_that_cannot_be_written_does_not_lose_the_reports(serve: Serve, tmp_path: Path) -> None:
+def test_reports_are_stored_if_the_attachment_folder_cannot_be_written(serve: Serve, tmp_path: Path) -> None:
     server = serve(tracker={"attachments": {"dir": str(tmp_path / "server0" / "data" / "attachments")}})
     (server.data / "attachments").write_bytes(b"no folder")
     run = upload(server, "broken store", report_with("a.txt"), {"a.txt": b"lost"})
@@ -337,14 +339,14 @@ def test_a_store_that_cannot_be_written_does_not_lose_the_reports(serve: Serve, 
     assert "the attachment a.txt was not stored" in run["warnings"][0]
 
 
-def test_switched_off_no_attachment_is_stored(serve: Serve) -> None:
+def test_no_attachment_is_stored_if_attachments_are_disabled(serve: Serve) -> None:
     server = serve(tracker={"attachments": {"enabled": False}})
     run = upload(server, "off", report_with("a.txt"), {"a.txt": b"x"})
     assert run["warnings"] == ["attachments are not stored here (tracker.attachments.enabled)"]
-    assert of_failure(server, run["runId"]) == []
+    assert failure_attachments(server, run["runId"]) == []
 
 
-def test_what_is_uploaded_at_one_place_is_found_at_another_if_it_is_unique() -> None:
+def test_attachment_is_matched_to_a_report_by_a_unique_path_suffix() -> None:
     by_path = dict.fromkeys(
         ('a/quo"te.png', "50%22.txt", "HOST/shot.png", "../out/trace.zip", "a/log.txt", "b/log.txt"), ()
     )

@@ -22,7 +22,7 @@ DAY = 86_400 * records.SECOND
 
 
 def job(server: Server, project: str, report: str, key: str | None = "unit", attempt: int = 0, **parts: Any) -> Any:
-    """Uploads one report of a job; `runKey` is one for all unless it is given."""
+    """Uploads one report of a job; unless given, `runKey` is the same for all of the project."""
     known: dict[str, Any] = {"runKey": f"{project} run", "commit": "c1", "branch": "main", **parts}
     if key is not None:
         known |= {"jobKey": key, "attempt": attempt}
@@ -75,7 +75,7 @@ def test_a_later_attempt_replaces_the_reports_of_an_earlier_one(
     assert [test["name"] for test in flaky] == ["c1"], "a test that failed and passed for one commit is flaky"
 
 
-def test_an_equal_file_moves_to_the_later_attempt(server: Server, project: str) -> None:
+def test_identical_file_moves_to_the_later_attempt(server: Server, project: str) -> None:
     first = job(server, project, GREEN, attempt=1)
     job(server, project, RED, attempt=1)
     again = job(server, project, GREEN, attempt=2)
@@ -97,7 +97,7 @@ def test_an_upload_that_is_sent_again_changes_nothing(server: Server, project: s
     assert [row["reports"] for row in attempts(server, result["runId"])["items"]] == [1, 1]
 
 
-def test_attempts_at_once_leave_the_newest(server: Server, project: str) -> None:
+def test_newest_of_concurrent_attempts_counts(server: Server, project: str) -> None:
     reports = {attempt: junit(attempt, prefix=f"a{attempt}-") for attempt in range(1, 7)}
     with ThreadPoolExecutor(6) as pool:
         done = [pool.submit(job, server, project, report, attempt=attempt) for attempt, report in reports.items()]
@@ -127,15 +127,15 @@ def test_a_report_stays_that_an_upload_without_a_job_sent_too(server: Server, pr
     assert job(server, project, GREEN, attempt=2)["failures"] == 1
 
 
-def test_legs_of_a_matrix_without_keys_of_their_own_replace_nothing(server: Server, project: str) -> None:
+def test_matrix_jobs_with_the_same_job_key_do_not_replace_each_other(server: Server, project: str) -> None:
     job(server, project, RED, jobInstance="a", attempt=1)
     job(server, project, junit(1, prefix="b"), jobInstance="b", attempt=1)
     result = job(server, project, junit(1, prefix="again"), jobInstance="c", attempt=2)
-    assert (result["tests"], result["failures"]) == (4, 1), "it stays red"
+    assert (result["tests"], result["failures"]) == (4, 1), "the failure still counts"
     assert "--job-key" in result["warnings"][0]
 
 
-def test_the_page_of_a_run_names_the_ambiguous_keys(server: Server, project: str) -> None:
+def test_page_of_a_run_names_the_ambiguous_job_keys(server: Server, project: str) -> None:
     legs = (("unit", "1"), ("unit", "2"), ("lint", "3"))
     run = [job(server, project, junit(1, prefix=leg), key, jobInstance=leg)["runId"] for key, leg in legs][-1]
     page = server.get(f"/runs/{run}", Accept="text/html").text
@@ -152,7 +152,7 @@ def test_the_last_outcome_of_a_repeated_test_counts_on_request(server: Server, p
     assert (refused.status, refused.json["message"]) == (400, "reruns must be one of worst, last")
 
 
-def test_a_key_that_turns_out_to_be_a_matrix_takes_back_what_it_replaced(server: Server, project: str) -> None:
+def test_replaced_attempts_count_again_once_the_job_key_is_ambiguous(server: Server, project: str) -> None:
     job(server, project, RED, jobInstance="a", attempt=1)
     assert job(server, project, GREEN, jobInstance="b", attempt=2)["failures"] == 0
     late = job(server, project, junit(1, prefix="late"), jobInstance="c", attempt=1)
@@ -213,7 +213,7 @@ def test_deleting_a_run_deletes_its_replaced_attempts(server: Server, project: s
         ("expectedUploads", "0"), ("expectedUploads", "10001"), ("complete", "yes"),
     ],
 )  # fmt: skip
-def test_a_bad_part_is_400_and_named(server: Server, project: str, part: str, value: str) -> None:
+def test_invalid_part_is_400_and_named_in_the_response(server: Server, project: str, part: str, value: str) -> None:
     answer = post(server, ("project", project), ("junit", GREEN), (part, value))
     assert check_problem(answer, 400, f"{API}/ingest", has_timestamp=False)["detail"].startswith(part)
 
@@ -221,7 +221,7 @@ def test_a_bad_part_is_400_and_named(server: Server, project: str, part: str, va
 # Completeness
 
 
-def test_a_run_is_complete_when_the_expected_uploads_came(server: Server, project: str) -> None:
+def test_run_is_complete_when_the_expected_uploads_have_arrived(server: Server, project: str) -> None:
     for number, state in ((1, "PENDING"), (1, "PENDING"), (2, "PENDING"), (3, "COMPLETE")):
         result = job(server, project, junit(1, prefix=f"j{number}"), f"job {number}", expectedUploads=3)
         assert result["state"] == state
@@ -275,7 +275,7 @@ def test_a_run_is_finished_by_request(server: Server, project: str) -> None:
     assert send(server, "POST", f"{API}/runs/finish", {"project": project}).status == 400
 
 
-def test_runs_settle_or_stay_incomplete(serve: Serve) -> None:
+def test_pending_runs_become_complete_or_incomplete_after_a_timeout(serve: Serve) -> None:
     server = serve(tracker={"runs": {"settle": "1s", "incomplete-after": "1s"}})
     settled = job(server, "p", GREEN, runKey="a")["runId"]
     waiting = job(server, "p", GREEN, runKey="b", expectedUploads=2)["runId"]
@@ -284,11 +284,11 @@ def test_runs_settle_or_stay_incomplete(serve: Serve) -> None:
         wait_for(lambda: server.get(f"{API}/runs/{run}").json["run"]["state"] == state, about=state)  # noqa: B023
 
 
-def test_a_half_uploaded_run_is_no_baseline(server: Server, project: str) -> None:
+def test_pending_run_is_not_used_as_baseline(server: Server, project: str) -> None:
     whole = job(server, project, junit(0, 1), runKey="base 1", complete="true")["runId"]
     job(server, project, GREEN, runKey="base 2")
     head = job(server, project, junit(0, 1), runKey="head", branch="topic", commit="c9")
-    assert head["gateStatus"] == "PASSED", "what fails failed in the complete baseline"
+    assert head["gateStatus"] == "PASSED", "the complete baseline has the same failure"
     verdict = server.get(f"{API}/runs/{head['runId']}/quality-gate").json
     assert verdict["baselineRunId"] == whole
 
@@ -312,28 +312,28 @@ def test_a_commit_passes_if_the_newest_run_of_each_flag_does(
     assert gate(server, project, branch="main")["status"] == "FAILED"
 
 
-def test_the_setting_restores_the_verdict_of_the_newest_run_alone(serve: Serve) -> None:
+def test_without_aggregate_flags_the_newest_run_decides(serve: Serve) -> None:
     server = serve(tracker={"quality-gate": {"aggregate-flags": False}})
     job(server, "p", junit(0, 1), runKey="ui", flag="ui")
     job(server, "p", GREEN, runKey="unit", flag="unit")
     assert gate(server, "p", commit="c1")["status"] == "PASSED"
 
 
-def carrying(serve: Serve, **settings: Any) -> Server:
+def carry_forward_server(serve: Serve, **settings: Any) -> Server:
     return serve(
         tracker={"quality-gate": {"carry-forward-flags": ["unit"], "fail-on-missing-coverage": True, **settings}}
     )
 
 
-def with_coverage(server: Server, **texts: str) -> Any:
+def upload_coverage(server: Server, **texts: str) -> Any:
     parts = [("junit", GREEN), ("jacoco", jacoco({"A.java": {1: True, 2: False}})), *texts.items()]
     return upload(server, ("project", "p"), *parts)
 
 
 def test_coverage_of_a_listed_flag_is_carried_forward_and_marked(serve: Serve) -> None:
-    server = carrying(serve)
-    lender = with_coverage(server, flag="unit", branch="main", commit="old")["runId"]
-    with_coverage(server, flag="other", branch="main", commit="old")
+    server = carry_forward_server(serve)
+    old_run = upload_coverage(server, flag="unit", branch="main", commit="old")["runId"]
+    upload_coverage(server, flag="other", branch="main", commit="old")
     upload(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "topic"), ("commit", "new"))
     found = gate(server, "p", commit="new")
     carried, own = sorted(found["flags"], key=lambda flag: flag["carriedFrom"] is None)
@@ -343,16 +343,16 @@ def test_coverage_of_a_listed_flag_is_carried_forward_and_marked(serve: Serve) -
         None,
         50.0,
     )
-    assert (carried["carriedFrom"]["runId"], carried["carriedFrom"]["commit"]) == (lender, "old")
+    assert (carried["carriedFrom"]["runId"], carried["carriedFrom"]["commit"]) == (old_run, "old")
     assert (own["flag"], own["passed"]) == ("ui", False), "its own run has no coverage"
-    assert found["status"] == "PASSED", "coverage that is carried counts"
+    assert found["status"] == "PASSED", "carried-forward coverage counts"
 
 
 def test_carried_coverage_expires(serve: Serve) -> None:
-    server = carrying(serve, **{"carry-forward-max-age": "1h"})
-    lender = with_coverage(server, flag="unit", branch="main", commit="old")["runId"]
+    server = carry_forward_server(serve, **{"carry-forward-max-age": "1h"})
+    old_run = upload_coverage(server, flag="unit", branch="main", commit="old")["runId"]
     with records.store_of(server):
-        made = Run.get_by_id(lender)
+        made = Run.get_by_id(old_run)
         Run.update(created_at=made.created_at - 2 * 3600 * records.SECOND).execute()
     upload(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "main"), ("commit", "new"))
     found = gate(server, "p", commit="new")
@@ -361,15 +361,15 @@ def test_carried_coverage_expires(serve: Serve) -> None:
 
 
 def test_coverage_of_a_later_run_is_not_carried_back(serve: Serve) -> None:
-    server = carrying(serve)
+    server = carry_forward_server(serve)
     upload(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "main"), ("commit", "old"))
     before = gate(server, "p", commit="old")
     assert before["status"] == "FAILED"
-    with_coverage(server, flag="unit", branch="main", commit="new")
+    upload_coverage(server, flag="unit", branch="main", commit="new")
     assert gate(server, "p", commit="old") == before
 
 
-def test_missing_data_fails_where_a_setting_requires_it(serve: Serve) -> None:
+def test_gate_fails_without_tests_if_fail_on_no_tests_is_set(serve: Serve) -> None:
     server = serve(tracker={"quality-gate": {"fail-on-no-tests": True}})
     upload(server, ("project", "p"), ("junit", "<testsuites/>"), ("commit", "c1"))
     found = gate(server, "p", commit="c1")

@@ -34,8 +34,8 @@ def badge(server: Server, project: Project, metric: str, query: str = "") -> Ans
     return answer
 
 
-def shown(server: Server, project: Project, metric: str, query: str = "") -> tuple[str, str]:
-    """The words of a badge, and the colour of its right side."""
+def read_badge(server: Server, project: Project, metric: str, query: str = "") -> tuple[str, str]:
+    """Returns the text of a badge and the colour of its right side."""
     root = ET.fromstring(badge(server, project, metric, query).body)  # noqa: S314 (our own)
     title, colours = root.find(f"{SVG}title"), [rect.get("fill") for rect in root.iter(f"{SVG}rect")]
     assert root.get("role") == "img"
@@ -47,7 +47,7 @@ def shown(server: Server, project: Project, metric: str, query: str = "") -> tup
 
 @pytest.mark.parametrize("metric", ["coverage", "pass", "flaky"])
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
-def test_a_badge_is_a_picture_that_is_not_cached(server: Server, project: Project, prefix: str, metric: str) -> None:
+def test_badge_is_an_svg_image_that_is_not_cached(server: Server, project: Project, prefix: str, metric: str) -> None:
     answer = server.get(f"{prefix}/badge/{project.id}/{metric}.svg")
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "image/svg+xml"
@@ -57,7 +57,7 @@ def test_a_badge_is_a_picture_that_is_not_cached(server: Server, project: Projec
 
 @pytest.mark.parametrize("metric", ["coverage", "pass", "flaky"])
 def test_without_data_the_badge_is_grey(server: Server, project: Project, metric: str) -> None:
-    words, colour = shown(server, project, metric)
+    words, colour = read_badge(server, project, metric)
     assert words.endswith(": n/a")
     assert colour == GREY
 
@@ -75,26 +75,26 @@ def test_without_data_the_badge_is_grey(server: Server, project: Project, metric
         ((0, 9), "0%", RED),
     ],
 )
-def test_coverage(server: Server, covered: tuple[int, int], words: str, colour: str) -> None:
+def test_coverage_badge(server: Server, covered: tuple[int, int], words: str, colour: str) -> None:
     project = records.create_project(f"coverage {covered}")
     records.create_run(project, coverage=covered)
-    assert shown(server, project, "coverage") == (f"coverage: {words}", colour)
+    assert read_badge(server, project, "coverage") == (f"coverage: {words}", colour)
 
 
 @pytest.mark.parametrize(
     ("passed", "failed", "words", "colour"),
     [(3, 0, "100%", GREEN), (199, 1, "99%", YELLOW), (9, 1, "90%", YELLOW), (8, 2, "80%", RED), (0, 1, "0%", RED)],
 )
-def test_pass_rate(server: Server, passed: int, failed: int, words: str, colour: str) -> None:
+def test_pass_rate_badge(server: Server, passed: int, failed: int, words: str, colour: str) -> None:
     project = records.create_project(f"pass {passed} {failed}")
     tests = {f"c.A p{number}": PASSED for number in range(passed)}
     records.create_run(project, {**tests, **{f"c.A f{number}": FAILED for number in range(failed)}, "c.A s": SKIPPED})
-    assert shown(server, project, "pass") == (f"tests: {words}", colour)
+    assert read_badge(server, project, "pass") == (f"tests: {words}", colour)
 
 
 def test_a_run_of_skipped_tests_has_no_pass_rate(server: Server, project: Project) -> None:
     records.create_run(project, {"c.A s": SKIPPED})
-    assert shown(server, project, "pass") == ("tests: n/a", GREY)
+    assert read_badge(server, project, "pass") == ("tests: n/a", GREY)
 
 
 @pytest.mark.parametrize(("number", "colour"), [(0, GREEN), (1, YELLOW), (3, YELLOW), (4, RED)])
@@ -102,41 +102,41 @@ def test_flaky_tests_are_counted(server: Server, number: int, colour: str) -> No
     project = records.create_project(f"flaky {number}")
     for status in (PASSED, FAILED):
         records.create_run(project, {f"c.A {one}": status for one in range(number)}, commit_sha="abc")
-    assert shown(server, project, "flaky") == (f"flaky tests: {number}", colour)
+    assert read_badge(server, project, "flaky") == (f"flaky tests: {number}", colour)
 
 
-def test_the_base_branch_is_shown_else_whatever_there_is(server: Server, project: Project) -> None:
+def test_badge_is_of_the_base_branch_or_else_of_any_branch(server: Server, project: Project) -> None:
     records.create_run(project, coverage=(1, 3), branch="x")
-    assert shown(server, project, "coverage")[0] == "coverage: 25%"
+    assert read_badge(server, project, "coverage")[0] == "coverage: 25%"
     records.create_run(project, coverage=(3, 1), created_at=NOW)
-    assert shown(server, project, "coverage")[0] == "coverage: 75%"
+    assert read_badge(server, project, "coverage")[0] == "coverage: 75%"
     Project.update(base_branch="x").where(Project.id == project.id).execute()
-    assert shown(server, project, "coverage")[0] == "coverage: 25%"
+    assert read_badge(server, project, "coverage")[0] == "coverage: 25%"
 
 
 def test_a_branch_and_a_flag_may_be_requested(server: Server, project: Project) -> None:
     records.create_run(project, coverage=(1, 3), branch="x", flag="unit")
     records.create_run(project, coverage=(3, 1))
-    assert shown(server, project, "coverage", "?branch=x")[0] == "coverage: 25%"
-    assert shown(server, project, "coverage", "?flag=unit")[0] == "coverage: 25%"
-    assert shown(server, project, "coverage", "?branch=main&flag=")[0] == "coverage: 75%"
+    assert read_badge(server, project, "coverage", "?branch=x")[0] == "coverage: 25%"
+    assert read_badge(server, project, "coverage", "?flag=unit")[0] == "coverage: 25%"
+    assert read_badge(server, project, "coverage", "?branch=main&flag=")[0] == "coverage: 75%"
     for query in ("?branch=y", "?branch=x&flag=default", "?flag=e2e"):
         for metric in ("coverage", "pass", "flaky"):
-            assert shown(server, project, metric, query)[0].endswith(": n/a")
+            assert read_badge(server, project, metric, query)[0].endswith(": n/a")
 
 
-def test_a_newer_run_without_coverage_does_not_hide_it(server: Server, project: Project) -> None:
+def test_newer_run_without_coverage_does_not_hide_the_last_coverage(server: Server, project: Project) -> None:
     records.create_run(project, coverage=(1, 1))
     records.create_run(project, {"c.A a": PASSED}, flag="e2e")
-    assert shown(server, project, "coverage")[0] == "coverage: 50%"
+    assert read_badge(server, project, "coverage")[0] == "coverage: 50%"
 
 
 @pytest.mark.parametrize("path", ["/badge/{}/speed.svg", "/badge/{}/coverage", "/badge/{}/coverage.png", "/badge/{}"])
-def test_another_badge_is_404(server: Server, project: Project, path: str) -> None:
+def test_unknown_badge_is_404(server: Server, project: Project, path: str) -> None:
     assert server.get(path.format(project.id)).status == 404
 
 
-def test_head_and_methods(server: Server, project: Project) -> None:
+def test_badge_supports_head_and_refuses_post(server: Server, project: Project) -> None:
     answer = server.ask("HEAD", f"/badge/{project.id}/pass.svg")
     assert (answer.status, answer.body) == (200, b"")
     assert server.post(f"/badge/{project.id}/pass.svg").status == 405

@@ -25,7 +25,7 @@ API = "/api/v1"
 DAY = 86_400 * records.SECOND
 
 
-def failing(**messages: str) -> str:
+def report(**messages: str) -> str:
     """A JUnit report of failed tests with these messages."""
     cases = (
         f"<testcase classname='A' name='{name}'><failure type='E' message='{text}'>E\n\tat a.B.c(B.java:7)</failure>"
@@ -46,12 +46,12 @@ def send(server: Server, method: str, path: str, body: Any, **headers: str) -> A
     return server.ask(method, f"{API}/{path}", data, headers={"Content-Type": "application/json", **headers})
 
 
-def counted(server: Server, run: Any, query: str = "") -> list[tuple[int, int, int, int]]:
+def counts(server: Server, run: Any, query: str = "") -> list[tuple[int, int, int, int]]:
     items = read(server, f"projects/{run['projectId']}/clusters{query}")["items"]
     return [(row["tests"], row["occurrences"], row["firstRunId"], row["lastRunId"]) for row in items]
 
 
-SAME = {
+SAME_SIGNATURE = {
     "numbers": ("got 12 of 1,024.5", "got 3 of 7"),
     "quoted values": ("no key 'abc' in \"x y\"", "no key 'd' in \"\""),
     "expected values": ("expected:<a> but", "expected:<b c> but"),
@@ -66,20 +66,20 @@ SAME = {
     "white space": ("a  b", "a\tb"),
     "later lines": ("one\ntwo", "\n one\nthree"),
 }
-OTHER = {
+DIFFERENT_SIGNATURE = {
     "words": ("connection refused", "connection reset"),
     "an apostrophe is no quote": ("can't open it, don't", "can't close it, don't"),
     "no path": ("and/or", "either/or"),
 }
 
 
-@pytest.mark.parametrize("texts", SAME.values(), ids=list(SAME))
-def test_what_differs_from_run_to_run_is_not_in_a_signature(texts: tuple[str, str]) -> None:
+@pytest.mark.parametrize("texts", SAME_SIGNATURE.values(), ids=list(SAME_SIGNATURE))
+def test_values_that_vary_between_runs_are_not_in_a_signature(texts: tuple[str, str]) -> None:
     assert signature("E", texts[0], None) == signature("E", texts[1], None) != signature("E", "", None)
 
 
-@pytest.mark.parametrize("texts", OTHER.values(), ids=list(OTHER))
-def test_other_words_are_another_signature(texts: tuple[str, str]) -> None:
+@pytest.mark.parametrize("texts", DIFFERENT_SIGNATURE.values(), ids=list(DIFFERENT_SIGNATURE))
+def test_different_messages_have_different_signatures(texts: tuple[str, str]) -> None:
     assert signature("E", texts[0], None) != signature("E", texts[1], None)
 
 
@@ -90,15 +90,15 @@ def test_a_signature_has_the_type_the_first_line_and_the_top_frame() -> None:
     assert len(signature("E", "word " * 1000, None)) == MAX_CHARACTERS
 
 
-def test_failures_of_one_signature_are_one_cluster_over_tests_and_runs(server: Server, project: str) -> None:
-    first = upload(server, ("project", project), ("branch", "main"), ("junit", failing(a="no 1", b="no 2", c="other")))
-    assert counted(server, first) == [(2, 2, first["runId"], first["runId"]), (1, 1, first["runId"], first["runId"])]
-    last = upload(server, ("project", project), ("branch", "side"), ("junit", failing(b="no 5", d="no 6")))
+def test_failures_of_one_signature_are_one_cluster_across_tests_and_runs(server: Server, project: str) -> None:
+    first = upload(server, ("project", project), ("branch", "main"), ("junit", report(a="no 1", b="no 2", c="other")))
+    assert counts(server, first) == [(2, 2, first["runId"], first["runId"]), (1, 1, first["runId"], first["runId"])]
+    last = upload(server, ("project", project), ("branch", "side"), ("junit", report(b="no 5", d="no 6")))
     id = first["runId"]
-    assert counted(server, first) == [(3, 4, id, last["runId"]), (1, 1, id, id)]
-    assert counted(server, first, "?branch=main") == [(2, 2, id, id), (1, 1, id, id)]
-    assert counted(server, first, "?since=2999-01-01") == []
-    assert counted(server, first, "?branch=side&since=2020-01-01T00:00:00Z") == [(2, 2, last["runId"], last["runId"])]
+    assert counts(server, first) == [(3, 4, id, last["runId"]), (1, 1, id, id)]
+    assert counts(server, first, "?branch=main") == [(2, 2, id, id), (1, 1, id, id)]
+    assert counts(server, first, "?since=2999-01-01") == []
+    assert counts(server, first, "?branch=side&since=2020-01-01T00:00:00Z") == [(2, 2, last["runId"], last["runId"])]
     (row,) = read(server, f"runs/{last['runId']}/clusters")["items"]
     assert (row["signature"], row["type"], row["message"]) == ("E | no # | at a.B.c(B.java:#)", "E", "no 1")
     assert (row["category"], row["tests"], row["occurrences"]) == ("untriaged", 2, 2)
@@ -108,37 +108,37 @@ def test_failures_of_one_signature_are_one_cluster_over_tests_and_runs(server: S
 
 
 def test_a_file_that_is_sent_again_is_not_counted_again(server: Server, project: str) -> None:
-    parts = [("project", project), ("runKey", project), ("junit", failing(a="no", b="no"))]
+    parts = [("project", project), ("runKey", project), ("junit", report(a="no", b="no"))]
     upload(server, *parts)
     run = upload(server, *parts)
-    shard = upload(server, *parts[:2], ("junit", failing(a="no", c="no")))
-    assert (shard["runId"], counted(server, run)) == (run["runId"], [(3, 4, run["runId"], run["runId"])])
+    shard = upload(server, *parts[:2], ("junit", report(a="no", c="no")))
+    assert (shard["runId"], counts(server, run)) == (run["runId"], [(3, 4, run["runId"], run["runId"])])
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["in order", "the earlier comes late"])
 def test_the_failures_of_a_superseded_attempt_do_not_count(
     server: Server, project: str, order: tuple[int, int]
 ) -> None:
-    sent = {1: failing(a="no", b="no"), 2: failing(b="no")}
-    other = upload(server, ("project", project), ("runKey", project), ("jobKey", "lint"), ("junit", failing(z="other")))
+    sent = {1: report(a="no", b="no"), 2: report(b="no")}
+    other = upload(server, ("project", project), ("runKey", project), ("jobKey", "lint"), ("junit", report(z="other")))
     for attempt in order:
         job = ("runKey", project), ("jobKey", "unit"), ("attempt", str(attempt))
         upload(server, ("project", project), *job, ("junit", sent[attempt]))
-    assert counted(server, other) == [(1, 1, other["runId"], other["runId"])] * 2
+    assert counts(server, other) == [(1, 1, other["runId"], other["runId"])] * 2
 
 
 def test_a_deleted_run_takes_its_failures_from_the_clusters(server: Server, project: str, boss: dict[str, str]) -> None:
-    first = upload(server, ("project", project), ("junit", failing(a="no", b="no", c="gone")))
-    last = upload(server, ("project", project), ("junit", failing(b="no")))
+    first = upload(server, ("project", project), ("junit", report(a="no", b="no", c="gone")))
+    last = upload(server, ("project", project), ("junit", report(b="no")))
     assert server.ask("DELETE", f"{API}/runs/{first['runId']}", headers=boss).status == 204
-    assert counted(server, first) == [(1, 1, last["runId"], last["runId"])]
+    assert counts(server, first) == [(1, 1, last["runId"], last["runId"])]
     assert server.ask("DELETE", f"{API}/runs/{last['runId']}", headers=boss).status == 204
     assert query_store(server, "SELECT count(*) FROM cluster WHERE project_id = ?", first["projectId"]) == [(0,)]
 
 
-def test_clusters_come_in_pages(server: Server, project: str) -> None:
+def test_clusters_are_paginated(server: Server, project: str) -> None:
     words = "abcdefg"
-    run = upload(server, ("project", project), ("junit", failing(**{name: f"{name} {name}" for name in words})))
+    run = upload(server, ("project", project), ("junit", report(**{name: f"{name} {name}" for name in words})))
     path = f"projects/{run['projectId']}/clusters?limit=3"
     page = read(server, path)
     found = [row["id"] for row in page["items"]]
@@ -176,7 +176,7 @@ def rule(pattern: str, field: Any = "any", category: str = "found") -> TriageRul
 
 
 @pytest.mark.parametrize(
-    ("pattern", "field", "fits"),
+    ("pattern", "field", "matches"),
     [
         ("refused", "any", True),
         ("REFUSED", "message", True),
@@ -190,9 +190,9 @@ def rule(pattern: str, field: Any = "any", category: str = "found") -> TriageRul
         ("*", "any", True),
     ],
 )  # fmt: skip
-def test_a_pattern_is_text_with_stars_in_any_case(pattern: str, field: str, fits: bool) -> None:
+def test_triage_pattern_has_star_wildcards_and_ignores_case(pattern: str, field: str, matches: bool) -> None:
     found = triage.category([rule(pattern, field)], "IOError", "Connection to DB-1 refused", "at net.Socket")
-    assert found == ("found" if fits else "untriaged")
+    assert found == ("found" if matches else "untriaged")
 
 
 def test_the_first_rule_wins_and_only_the_first_16_kib_are_searched() -> None:
@@ -211,7 +211,7 @@ def test_a_pattern_of_500_stars_takes_milliseconds() -> None:
 def test_triage_rules_are_added_tried_by_priority_and_deleted(
     server: Server, project: str, boss: dict[str, str]
 ) -> None:
-    run = upload(server, ("project", project), ("junit", failing(a="no route to host", b="assert 1")))
+    run = upload(server, ("project", project), ("junit", report(a="no route to host", b="assert 1")))
     path = f"projects/{run['projectId']}/triage-rules"
     later = send(server, "POST", path, {"name": "all", "category": "bug", "pattern": "*"}, **boss)
     assert (later.status, later.json["field"], later.json["priority"]) == (201, "any", 100)
@@ -222,7 +222,7 @@ def test_triage_rules_are_added_tried_by_priority_and_deleted(
     assert {row["message"]: row["category"] for row in items} == {"no route to host": "network", "assert 1": "bug"}
     page = read(server, f"{path}?limit=1")
     assert [row["name"] for row in read(server, f"{path}?limit=1&cursor={page['nextCursor']}")["items"]] == ["all"]
-    other = upload(server, ("project", f"{project} other"), ("junit", failing(a="no")))
+    other = upload(server, ("project", f"{project} other"), ("junit", report(a="no")))
     foreign = f"projects/{other['projectId']}/triage-rules/{later.json['id']}"
     assert send(server, "DELETE", foreign, None, **boss).status == 404
     assert send(server, "DELETE", f"{path}/{later.json['id']}", None).status == 401
@@ -230,7 +230,7 @@ def test_triage_rules_are_added_tried_by_priority_and_deleted(
     assert len(read(server, path)["items"]) == 1
 
 
-GOOD = {"name": "n", "category": "c", "pattern": "p"}
+VALID_RULE = {"name": "n", "category": "c", "pattern": "p"}
 
 
 @pytest.mark.parametrize(
@@ -244,25 +244,25 @@ GOOD = {"name": "n", "category": "c", "pattern": "p"}
         ({"regex": True}, "regex is not a field"),
     ],
 )
-def test_a_rule_that_is_not_valid_is_refused_by_field(change: dict[str, Any], message: str) -> None:
+def test_invalid_triage_rule_is_refused_with_its_field(change: dict[str, Any], message: str) -> None:
     with pytest.raises(Invalid, match=message):
-        triage.read({**GOOD, **change})
+        triage.read({**VALID_RULE, **change})
 
 
 def test_a_project_has_at_most_200_rules(server: Server) -> None:
     with records.store_of(server):
         id = records.create_project("many rules").id
         for _ in range(triage.MAX_RULES):
-            triage.add(id, triage.read(GOOD), 0)
+            triage.add(id, triage.read(VALID_RULE), 0)
         with pytest.raises(Conflict):
-            triage.add(id, triage.read(GOOD), 0)
+            triage.add(id, triage.read(VALID_RULE), 0)
 
 
 # Search
 
 
 def test_the_search_finds_tests_and_failures_by_words(server: Server, project: str) -> None:
-    run = upload(server, ("project", project), ("junit", failing(buy="card declined", sell="out of stock")))
+    run = upload(server, ("project", project), ("junit", report(buy="card declined", sell="out of stock")))
     path = f"projects/{run['projectId']}/search"
     found = read(server, f"{path}?q=BU")
     assert found == {
@@ -292,7 +292,7 @@ def test_the_pages_show_clusters_tests_rules_owners_and_search(
     server: Server, project: str, boss: dict[str, str]
 ) -> None:
     evil = "&lt;script&gt;no 1"
-    run = upload(server, ("project", project), ("branch", "main"), ("junit", failing(a=evil, b=evil)))
+    run = upload(server, ("project", project), ("branch", "main"), ("junit", report(a=evil, b=evil)))
     base = f"/projects/{run['projectId']}"
     rules = {"name": "net", "category": "network", "pattern": "script"}
     assert send(server, "POST", base[1:] + "/triage-rules", rules, **boss).status == 201
@@ -334,5 +334,5 @@ def test_rules_and_owners_are_changed_by_forms(server: Server, project: str) -> 
         (" |  | ", "Failures without a message"),
     ],
 )
-def test_the_title_of_a_group_has_the_parts_that_say_something(signature: str, title: str) -> None:
+def test_cluster_title_has_only_the_informative_parts_of_the_signature(signature: str, title: str) -> None:
     assert failures._title(signature) == title

@@ -1,4 +1,4 @@
-"""Coverage by folder: sums, single folders drawn together, the change against the baseline, and the treemap."""
+"""Coverage by folder: sums, collapsed chains of single folders, the change against the baseline, and the treemap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.tracker.coverage_tree import Entry, level, treemap
 FILES = {"src/main/a/x.py": (8, 2), "src/main/a/y.py": (0, 10), "src/main/b.py": (5, 0), "top.py": (1, 1)}
 
 
-def shown(folder: str, before: dict[str, tuple[int, int]] | None = None) -> list[tuple[object, ...]]:
+def level_entries(folder: str, before: dict[str, tuple[int, int]] | None = None) -> list[tuple[object, ...]]:
     found = level(FILES, folder, before or {})
     return [(one.name, one.path, one.is_folder, one.covered, one.missed, one.files) for one in found.entries]
 
@@ -29,7 +29,7 @@ def shown(folder: str, before: dict[str, tuple[int, int]] | None = None) -> list
     ],
 )
 def test_a_level_has_the_sums_of_its_folders(folder: str, expected: list[tuple[object, ...]]) -> None:
-    assert shown(folder) == expected
+    assert level_entries(folder) == expected
 
 
 def test_the_change_is_against_the_same_folder_of_the_baseline() -> None:
@@ -40,7 +40,7 @@ def test_the_change_is_against_the_same_folder_of_the_baseline() -> None:
 
 
 @pytest.mark.parametrize("counts", [[1], [0, 3], [5, 1, 1, 1], list(range(1, 60))])
-def test_the_areas_of_the_treemap_are_the_lines(counts: list[int]) -> None:
+def test_treemap_areas_are_proportional_to_the_lines(counts: list[int]) -> None:
     entries = [Entry(str(place), str(place), False, lines, 0, 1, None) for place, lines in enumerate(counts)]
     tiles = treemap(entries, 900, 160)
     assert len(tiles) == sum(lines > 0 for lines in counts)

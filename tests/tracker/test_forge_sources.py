@@ -1,4 +1,4 @@
-"""Source lines from a forge: what is requested, who sees it, and where the token and its secrets never go.
+"""Source lines from a forge: its requests, the permissions, and the secrecy of the tokens.
 
 Every request, and every response of the doubles, is compared with the forge's own description of its API.
 """
@@ -55,7 +55,7 @@ def double(web: WebServer) -> Iterator[Double]:
     web.seen.clear()
     double = Double(web)
     yield double
-    assert double.differences == [], "the descriptions of the forges say otherwise"
+    assert double.differences == [], "requests or responses differ from the descriptions of the APIs"
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +106,12 @@ class Uploaded:
         return f"/runs/{self.run}/coverage?path=com/x/a%20b.py"
 
     def patch(self, by: dict[str, str] | None = None, **settings: Any) -> Answer:
-        """As the owner, unless `by` has the header of another."""
+        """As the owner, unless `by` has the header of another user."""
         headers = {"Content-Type": "application/json", **(by or self.owner)}
         path = f"{API}/projects/{self.id}/settings"
         return self.server.ask("PATCH", path, json.dumps(settings).encode(), headers)
 
-    def shown(self, **headers: str) -> Any:
+    def get_file(self, **headers: str) -> Any:
         answer = self.server.get(f"{API}{self.file}", **(headers or self.owner))
         assert answer.status == 200, answer
         return answer.json
@@ -128,10 +128,10 @@ REPOSITORIES = {
 
 
 @pytest.mark.parametrize("kind", REPOSITORIES)
-def test_a_member_sees_the_file_of_the_forge_once_fetched(server: Server, double: Double, kind: str) -> None:
+def test_member_sees_the_file_of_the_forge_which_is_fetched_once(server: Server, double: Double, kind: str) -> None:
     url = REPOSITORIES[kind].format(port=double.web.port)
     uploaded = Uploaded(server, f"of {kind}", url, url)
-    file = uploaded.shown()
+    file = uploaded.get_file()
     assert (file["source"], file["reason"], file["repositoryPath"]) == (CODE, None, PATH)
     page = server.get(uploaded.file, **uploaded.owner).text
     assert "&lt;b&gt;markup&lt;/b&gt;" in page
@@ -143,16 +143,16 @@ def test_a_member_sees_the_file_of_the_forge_once_fetched(server: Server, double
 
 def test_only_members_see_the_file_of_a_public_project(server: Server, double: Double) -> None:
     uploaded = Uploaded(server, "public", None, REPOSITORIES["github"].format(port=double.web.port))
-    assert uploaded.shown()["source"] == CODE
+    assert uploaded.get_file()["source"] == CODE
     with records.store_of(server):
         other, member = records.create_user("no-member"), records.create_user("a-reader")
         records.add_member(records.ensure_project("public"), member, "READ")
         headers, reader = records.bearer(other), records.bearer(member)
-    assert uploaded.shown(**reader)["source"] == CODE
+    assert uploaded.get_file(**reader)["source"] == CODE
     assert server.get(f"{API}{uploaded.file}", **reader).headers["Cache-Control"] == "private, no-store"
     double.web.seen.clear()
     for caller in ({"Accept": "*/*"}, headers):
-        assert (uploaded.shown(**caller)["source"], uploaded.shown(**caller)["reason"]) == (None, None)
+        assert (uploaded.get_file(**caller)["source"], uploaded.get_file(**caller)["reason"]) == (None, None)
         page = server.get(uploaded.file, **caller)
         assert page.status == 200
         assert "markup" not in page.text
@@ -173,13 +173,13 @@ def test_only_members_see_the_file_of_a_public_project(server: Server, double: D
         (None, "http://127.0.0.1:{port}/else/cart", "NO_TOKEN", "neither the project nor the forge bare has a token"),
     ],
 )
-def test_nothing_is_requested_that_no_owner_confirmed(
+def test_repository_is_not_requested_unless_confirmed_and_known(
     server: Server, double: Double, repo: str | None, confirmed: str | None, state: str, reason: str
 ) -> None:
     port, name = double.web.port, f"refused {secrets.token_hex(4)}"
     urls = [text and text.format(port=port) for text in (repo, confirmed)]
     uploaded = Uploaded(server, name, *urls)
-    file = uploaded.shown()
+    file = uploaded.get_file()
     assert file["source"] is None
     assert reason in file["reason"]
     assert reason in server.get(uploaded.file, **uploaded.owner).text
@@ -201,13 +201,11 @@ def test_nothing_is_requested_that_no_owner_confirmed(
     ],
     ids=["missing", "broken", "rate limit", "secondary rate limit", "redirect", "binary", "too large", "cut off"],
 )
-def test_what_the_forge_does_not_give_is_a_reason_on_the_page(
-    server: Server, double: Double, answer: Reply, reason: str
-) -> None:
+def test_error_of_the_forge_is_shown_as_the_reason(server: Server, double: Double, answer: Reply, reason: str) -> None:
     url = REPOSITORIES["forgejo"].format(port=double.web.port)
     uploaded = Uploaded(server, f"failing {secrets.token_hex(4)}", url, url)
     double.answer = answer
-    file = uploaded.shown()
+    file = uploaded.get_file()
     assert file["source"] is None
     assert reason in file["reason"]
     assert file["coveredRanges"] == [[1, 1]]
@@ -215,37 +213,37 @@ def test_what_the_forge_does_not_give_is_a_reason_on_the_page(
     assert page.status == 200
     assert "The source cannot be shown" in page.text
     double.answer = None
-    assert uploaded.shown()["source"] == CODE
+    assert uploaded.get_file()["source"] == CODE
 
 
 @pytest.mark.parametrize("place", range(4), ids=["directory", "file as JSON", "symbolic link", "submodule"])
-def test_what_github_answers_in_json_is_no_file(server: Server, double: Double, place: int) -> None:
+def test_json_response_of_github_is_not_a_file(server: Server, double: Double, place: int) -> None:
     url = REPOSITORIES["github"].format(port=double.web.port)
     uploaded = Uploaded(server, f"no file {place}", url, url)
     schema = FACTS["github"]["responses"]["200"]["oneOf"][place]
     double.answer = 200, {"Content-Type": "application/json; charset=utf-8"}, json.dumps(example(schema)).encode()
-    assert uploaded.shown()["reason"] == f"{PATH} at {SHA[:12]} is not a file"
+    assert uploaded.get_file()["reason"] == f"{PATH} at {SHA[:12]} is not a file"
     double.answer = 200, {"Content-Type": f"{RAW}; charset=utf-8"}, b'{"a": "JSON file"}'
-    assert uploaded.shown()["source"] == '{"a": "JSON file"}'
+    assert uploaded.get_file()["source"] == '{"a": "JSON file"}'
 
 
-def test_a_token_of_the_project_is_written_and_never_shown(server: Server, double: Double) -> None:
+def test_project_token_is_stored_and_never_shown(server: Server, double: Double) -> None:
     url = REPOSITORIES["forgejo"].format(port=double.web.port)
     uploaded = Uploaded(server, "own token", url, url)
     detail = uploaded.patch(forgeToken=OWN).json
     assert detail["forgeToken"]["set"] is True
     assert http_checks.TIMESTAMP.fullmatch(detail["forgeToken"]["updatedAt"])
-    assert uploaded.patch(minPatchLines=1).json["forgeToken"] == detail["forgeToken"], "left out it stays"
-    assert uploaded.shown()["source"] == CODE
+    assert uploaded.patch(minPatchLines=1).json["forgeToken"] == detail["forgeToken"], "an omitted token is kept"
+    assert uploaded.get_file()["source"] == CODE
     assert [headers["authorization"] for _, _, headers in double.web.seen] == [f"token {OWN}"]
     double.tokens = {TOKEN}
     other = Uploaded(server, "bad token", url, url)
     other.patch(forgeToken="tok-refused")
-    assert "refused the token: it answered 401" in other.shown()["reason"]
+    assert "refused the token: it answered 401" in other.get_file()["reason"]
     assert other.state()["state"] == "REFUSED"
     assert other.patch(forgeToken=None).json["forgeToken"] == {"set": False, "updatedAt": None}
     assert other.state()["state"] == "OK", "the forge has a token of its own"
-    assert other.shown()["source"] == CODE
+    assert other.get_file()["source"] == CODE
     page = server.get(f"/projects/{uploaded.id}/settings", **uploaded.owner).text
     assert "stays as it is" in page
     assert "The token was set <time " in page
@@ -264,7 +262,7 @@ def test_a_token_of_the_project_is_written_and_never_shown(server: Server, doubl
         assert not [path for path in server.data.glob("*.db*") if OWN.encode() in path.read_bytes()]
 
 
-def test_a_token_stays_with_the_host_it_was_set_for(server: Server, double: Double) -> None:
+def test_project_token_is_bound_to_its_host(server: Server, double: Double) -> None:
     url = REPOSITORIES["forgejo"].format(port=double.web.port)
     uploaded = Uploaded(server, "moved", None, url)
     assert uploaded.patch(forgeToken=OWN).status == 200
@@ -277,17 +275,17 @@ def test_a_token_stays_with_the_host_it_was_set_for(server: Server, double: Doub
     assert uploaded.patch(forgeRepo="/srv/git").status == 400
 
 
-def test_the_token_of_the_forge_is_for_repositories_that_an_admin_confirmed(server: Server, double: Double) -> None:
+def test_forge_token_is_used_only_for_repositories_confirmed_by_an_admin(server: Server, double: Double) -> None:
     mine, private = (REPOSITORIES[kind].format(port=double.web.port) for kind in ("forgejo", "github"))
     uploaded = Uploaded(server, "curious", None, mine)
     assert uploaded.patch(forgeRepo=mine).status == 200
     assert uploaded.state()["state"] == "OK", "the same repository stays confirmed"
     assert uploaded.patch(forgeRepo=private).status == 200
     assert uploaded.state()["state"] == "NO_TOKEN"
-    assert "repositories that an ADMIN confirmed" in uploaded.shown()["reason"]
+    assert "repositories that an ADMIN confirmed" in uploaded.get_file()["reason"]
     assert double.web.seen == []
     assert uploaded.patch(uploaded.admin, forgeRepo=private).status == 200
-    assert uploaded.shown()["source"] == CODE
+    assert uploaded.get_file()["source"] == CODE
 
 
 def test_an_owner_confirms_the_repository_on_the_page(server: Server, double: Double) -> None:
@@ -298,7 +296,7 @@ def test_an_owner_confirms_the_repository_on_the_page(server: Server, double: Do
     form = f"source_mode=forge&forge_repo={quote(url, safe='')}&forge_token={OWN}".encode()
     headers = {"Content-Type": "application/x-www-form-urlencoded", **uploaded.owner}
     assert server.ask("POST", f"/projects/{uploaded.id}/forge", form, headers).status == 303
-    assert uploaded.shown()["source"] == CODE
+    assert uploaded.get_file()["source"] == CODE
     assert f"token {OWN}" in str(double.web.seen)
     form = f"source_mode=&forge_repo={quote(url, safe='')}&forge_token=&remove_token=true".encode()
     assert server.ask("POST", f"/projects/{uploaded.id}/forge", form, headers).status == 303
@@ -346,7 +344,7 @@ def test_a_repository_belongs_to_the_forge_of_its_host_and_port(url: str, expect
     assert (found and (found[0], found[2])) == expected
 
 
-def test_the_address_of_the_api_follows_from_that_of_the_forge() -> None:
+def test_api_url_is_derived_from_the_forge_url() -> None:
     assert [forges.api_url(forge) for forge in FORGES.values()] == [
         "https://api.github.com", "https://github.example:8443/api/v3", "https://lab.example/git/api/v4",
     ]  # fmt: skip
@@ -364,7 +362,7 @@ def test_the_address_of_the_api_follows_from_that_of_the_forge() -> None:
         ("gitlab", SHA[:10], None),
     ],
 )
-def test_requests_have_a_commit_that_the_forge_finds(kind: str, commit: str, reason: str | None) -> None:
+def test_requests_have_a_commit_that_the_forge_accepts(kind: str, commit: str, reason: str | None) -> None:
     known = {"it": Forge(kind, "https://it.example", token="t")}  # type: ignore[arg-type]  # one of the three
     project = Project(id=1, forge_repo="https://it.example/shop/cart", forge_repo_by_admin=1)
     file = CoveredFile(PATH, PATH, (), (), (), [], None, None)
@@ -388,17 +386,17 @@ def test_requests_have_a_commit_that_the_forge_finds(kind: str, commit: str, rea
         ("forgejo", "GET", "/api/v1/repos/a/b/raw/c/d?ref=x", {"Authorization": "token x"}, 0),
     ],
 )
-def test_a_request_that_is_not_described_is_found(
+def test_request_that_differs_from_the_api_description_is_detected(
     kind: str, method: str, path: str, headers: dict[str, str], differences: int
 ) -> None:
     assert len(list(differing_request(kind, method, path, headers))) == differences
 
 
-def names(**addresses: str) -> Lookup:
-    async def look(host: str, port: int) -> list[tuple[int, Any]]:
+def fake_lookup(**addresses: str) -> Lookup:
+    async def resolve(host: str, port: int) -> list[tuple[int, Any]]:
         return [(socket.AF_INET, (addresses[host.partition(".")[0]], port))]
 
-    return look
+    return resolve
 
 
 def config(*allowed: str, **settings: Any) -> Config:
@@ -422,7 +420,7 @@ def config(*allowed: str, **settings: Any) -> Config:
     ],
 )
 def test_addresses_that_are_neither_allowed_nor_a_forge_are_refused(url: str, reason: str) -> None:
-    lookup = names(
+    lookup = fake_lookup(
         rebound="127.0.0.1", metadata="169.254.169.254", inside="192.168.0.1", github="127.0.0.1", outside="1.1.1.1"
     )
     client = GuardedClient(rules(config()), lookup)
@@ -438,7 +436,7 @@ def test_the_hosts_of_forges_and_allowed_hosts_are_reached() -> None:
     assert rules(config(block_private_networks=False)).policy.refusal("10.0.0.1") is None
 
 
-def test_equal_requests_are_one_and_the_cache_is_bounded(double: Double, tmp_path: Path) -> None:
+def test_concurrent_equal_requests_are_coalesced_and_the_cache_is_bounded(double: Double, tmp_path: Path) -> None:
     forge = Forge("forgejo", double.web.url, token=TOKEN)
     settings = config()
     tracker = evolve(settings.tracker, forges={"tea": forge}, source=Source("forge", cache=Size(1500)))
@@ -463,7 +461,7 @@ def test_equal_requests_are_one_and_the_cache_is_bounded(double: Double, tmp_pat
     assert unquote(double.web.seen[0][1]).endswith(f"{PATH}?ref={SHA}")
 
 
-def test_a_forge_that_does_not_answer_is_given_up(web: WebServer, tmp_path: Path) -> None:
+def test_request_to_an_unresponsive_forge_times_out(web: WebServer, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         forge = Forge("forgejo", url, token=TOKEN)
@@ -476,7 +474,7 @@ def test_a_forge_that_does_not_answer_is_given_up(web: WebServer, tmp_path: Path
     assert "took longer than server.outbound.timeout (0.2 s)" in str(found.reason)
 
 
-def test_secrets_are_sealed_in_postgresql(postgresql: Postgresql, tmp_path: Path) -> None:
+def test_secrets_are_encrypted_in_postgresql(postgresql: Postgresql, tmp_path: Path) -> None:
     url, key = postgresql.emptied(), tmp_path / "key"
     key.write_text(base64.b64encode(secrets.token_bytes(32)).decode())
     bare = ProjectSecrets(ServerSettings(database_url=url))
@@ -498,7 +496,7 @@ def test_secrets_are_sealed_in_postgresql(postgresql: Postgresql, tmp_path: Path
         sealed.close()
 
 
-def test_the_package_for_sealing_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_crypto_package_is_named_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text(base64.b64encode(bytes(32)).decode())
     monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     settings = ServerSettings(database_url="postgresql://nowhere/x", secret_key_file=tmp_path / "key")

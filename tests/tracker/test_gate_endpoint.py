@@ -30,21 +30,21 @@ def project(server: Server, request: pytest.FixtureRequest) -> Project:
     return records.create_project(request.node.name)
 
 
-def gate_answer(server: Server, project: Project, query: str) -> Answer:
+def get_gate(server: Server, project: Project, query: str) -> Answer:
     return server.get(f"/api/v1/gate?project={quote(project.name, safe='')}&{query}")
 
 
-def found(server: Server, project: Project, query: str) -> int:
-    answer = gate_answer(server, project, query)
+def gate_run_id(server: Server, project: Project, query: str) -> int:
+    answer = get_gate(server, project, query)
     assert answer.status == 200, answer
     return int(answer.json["runId"])
 
 
-def test_the_verdict_has_the_seeds_fields_in_their_order(server: Server, project: Project) -> None:
+def test_verdict_has_the_specified_fields_in_order(server: Server, project: Project) -> None:
     records.create_run(project, coverage=(80, 20))
     run = records.create_run(project, {"c.A a": FAILED}, coverage=(70, 30), branch="x", commit_sha="abc", flag="unit")
     records.create_run(project, coverage=(80, 20), flag="unit", created_at=NOW)
-    answer = gate_answer(server, project, "commit=abc")
+    answer = get_gate(server, project, "commit=abc")
     outcome = http_checks.json_body(answer)
     assert list(outcome) == FIELDS
     assert outcome == {
@@ -66,64 +66,64 @@ def test_the_verdict_has_the_seeds_fields_in_their_order(server: Server, project
 
 def test_a_shell_client_finds_the_verdict_by_its_text(server: Server, project: Project) -> None:
     records.create_run(project, {"c.A a": PASSED})
-    text = gate_answer(server, project, "branch=main").text
+    text = get_gate(server, project, "branch=main").text
     assert '"status":"PASSED"' in text
     assert text.index('"passed":true') < text.index('"rules"')
 
 
 def test_a_run_without_branch_commit_or_coverage_has_null_there(server: Server, project: Project) -> None:
     records.create_run(project, branch=None, commit_sha="only")
-    outcome = gate_answer(server, project, "commit=only").json
+    outcome = get_gate(server, project, "commit=only").json
     assert (outcome["branch"], outcome["coverageDelta"]) == (None, None)
     records.create_run(project)
-    assert gate_answer(server, project, "branch=main").json["commit"] is None
+    assert get_gate(server, project, "branch=main").json["commit"] is None
 
 
-def test_the_commit_wins_over_the_branch(server: Server, project: Project) -> None:
+def test_commit_takes_precedence_over_the_branch(server: Server, project: Project) -> None:
     of_commit = records.create_run(project, branch="x", commit_sha="abc")
     records.create_run(project, branch="y", commit_sha="def")
-    assert found(server, project, "commit=abc&branch=y") == of_commit.id
-    assert gate_answer(server, project, "commit=none&branch=y").status == 404
+    assert gate_run_id(server, project, "commit=abc&branch=y") == of_commit.id
+    assert get_gate(server, project, "commit=none&branch=y").status == 404
 
 
-def test_the_newest_run_is_judged_ties_by_id(server: Server, project: Project) -> None:
+def test_newest_run_is_judged_and_ties_are_broken_by_id(server: Server, project: Project) -> None:
     runs = [records.create_run(project, created_at=at, commit_sha="abc") for at in (NOW + 5, NOW + 9, NOW + 9, NOW + 1)]
-    assert found(server, project, "branch=main") == runs[2].id
-    assert found(server, project, "commit=abc") == runs[2].id
+    assert gate_run_id(server, project, "branch=main") == runs[2].id
+    assert gate_run_id(server, project, "commit=abc") == runs[2].id
 
 
 def test_without_a_flag_any_matches(server: Server, project: Project) -> None:
     unit = records.create_run(project, flag="unit")
     default = records.create_run(project)
-    assert found(server, project, "branch=main") == default.id
-    assert found(server, project, "branch=main&flag=unit") == unit.id
-    assert found(server, project, "branch=main&flag=default") == default.id
-    assert gate_answer(server, project, "branch=main&flag=other").status == 404
+    assert gate_run_id(server, project, "branch=main") == default.id
+    assert gate_run_id(server, project, "branch=main&flag=unit") == unit.id
+    assert gate_run_id(server, project, "branch=main&flag=default") == default.id
+    assert get_gate(server, project, "branch=main&flag=other").status == 404
 
 
 @pytest.mark.parametrize("blank", ["", "%20", "%20%09"])
-def test_blank_counts_as_absent(server: Server, blank: str) -> None:
+def test_blank_parameters_count_as_absent(server: Server, blank: str) -> None:
     project = records.create_project(f"blanks-{quote(blank)}-")
     run = records.create_run(project, commit_sha="abc")
-    assert found(server, project, f"commit={blank}&branch=main&flag={blank}") == run.id
-    assert gate_answer(server, project, f"commit={blank}&branch={blank}").status == 400
+    assert gate_run_id(server, project, f"commit={blank}&branch=main&flag={blank}") == run.id
+    assert get_gate(server, project, f"commit={blank}&branch={blank}").status == 400
     assert server.get(f"/api/v1/gate?project={blank}&branch=main").status == 400
 
 
-def test_values_are_trimmed(server: Server, project: Project) -> None:
+def test_parameters_are_trimmed(server: Server, project: Project) -> None:
     run = records.create_run(project, commit_sha="abc")
-    assert found(server, project, "commit=%20abc%20") == run.id
+    assert gate_run_id(server, project, "commit=%20abc%20") == run.id
 
 
 @pytest.mark.parametrize("query", ["", "?project=nothing", "?commit=abc", "?branch=main", "?project=&commit=&branch="])
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
-def test_a_lookup_that_lacks_something_is_400(server: Server, prefix: str, query: str) -> None:
+def test_missing_parameters_are_400(server: Server, prefix: str, query: str) -> None:
     path = f"{prefix}/api/v1/gate"
     http_checks.check_problem(server.get(path + query), 400, path, has_timestamp=False)
 
 
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
-def test_nothing_found_is_404(server: Server, project: Project, prefix: str) -> None:
+def test_unknown_project_or_branch_is_404(server: Server, project: Project, prefix: str) -> None:
     path = f"{prefix}/api/v1/gate"
     http_checks.check_problem(server.get(f"{path}?project=nothing&branch=main"), 404, path, has_timestamp=False)
     name = quote(project.name, safe="")
@@ -133,20 +133,20 @@ def test_nothing_found_is_404(server: Server, project: Project, prefix: str) -> 
 def test_names_are_compared_exactly(server: Server, project: Project) -> None:
     records.create_run(project, commit_sha="abc")
     assert server.get(f"/api/v1/gate?project={project.name.upper()}&branch=main").status == 404
-    assert gate_answer(server, project, "branch=Main").status == 404
-    assert gate_answer(server, project, "commit=ab").status == 404
+    assert get_gate(server, project, "branch=Main").status == 404
+    assert get_gate(server, project, "commit=ab").status == 404
 
 
 @pytest.mark.parametrize("query", ["project=a%00&branch=b", "project=a&branch=%ff"])
-def test_what_is_no_text_is_400(server: Server, query: str) -> None:
+def test_parameters_that_are_not_valid_text_are_400(server: Server, query: str) -> None:
     assert server.get(f"/api/v1/gate?{query}").status == 400
 
 
 def test_a_verdict_is_computed_when_it_is_read(server: Server, project: Project) -> None:
     records.create_run(project, {"c.A a": FAILED})
-    assert not gate_answer(server, project, "branch=main").json["passed"]
+    assert not get_gate(server, project, "branch=main").json["passed"]
     Project.update(fail_on_new_failures=False).where(Project.id == project.id).execute()
-    assert gate_answer(server, project, "branch=main").json["passed"]
+    assert get_gate(server, project, "branch=main").json["passed"]
 
 
 def test_head_answers_without_a_body_and_other_methods_are_405(server: Server, project: Project) -> None:

@@ -20,7 +20,7 @@ from models.tracker.quality_gate import RuleInfo, Thresholds, rules, verdict
 from models.tracker.tables import Project, Run
 
 LIMITS = Thresholds("main", None, 1.0, True, None, 0, False, False, True, (), 0.0)
-RUNNER = QualityGate()
+GATE = QualityGate()
 
 
 @pytest.fixture
@@ -30,17 +30,17 @@ def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
 
 
 def judged(run: Run, **settings: Any) -> dict[str, RuleInfo]:
-    return {rule.name: rule for rule in verdict(run, run.project, evolve(RUNNER, **settings)).rules}
+    return {rule.name: rule for rule in verdict(run, run.project, evolve(GATE, **settings)).rules}
 
 
 # The rules, on values
 
 
-def test_without_coverage_minimum_or_baseline_only_new_failures_are_looked_at() -> None:
+def test_without_coverage_minimum_or_baseline_only_new_failures_are_checked() -> None:
     assert rules(LIMITS, None, None, []) == [RuleInfo("new-failures", True, "no new failures")]
 
 
-def test_the_rules_come_in_their_order() -> None:
+def test_rules_are_in_a_fixed_order() -> None:
     found = rules(evolve(LIMITS, min_line_coverage=80.0), Fraction(75), Fraction(90), ["a b"])
     assert [rule.name for rule in found] == ["min-coverage", "coverage-drop", "new-failures"]
     assert not any(rule.passed for rule in found)
@@ -51,18 +51,18 @@ def test_failures_do_not_count_where_the_setting_disables_them() -> None:
 
 
 @pytest.mark.parametrize(("covered", "passes"), [("79.99999", False), ("80", True), ("80.00001", True)])
-def test_the_minimum_itself_passes(covered: str, passes: bool) -> None:
+def test_coverage_equal_to_the_minimum_passes(covered: str, passes: bool) -> None:
     (rule, _) = rules(evolve(LIMITS, min_line_coverage=80.0), Fraction(covered), None, [])
     assert rule.passed is passes
 
 
-def test_no_coverage_passes_the_minimum() -> None:
+def test_missing_coverage_passes_the_minimum() -> None:
     (rule, _) = rules(evolve(LIMITS, min_line_coverage=80.0), None, Fraction(90), [])
     assert rule == RuleInfo("min-coverage", True, "no coverage reported")
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "most", "passes"),
+    ("before", "now", "maximum", "passes"),
     [
         ("80", "79", 1.0, True),
         ("80", "78.999999", 1.0, False),
@@ -73,19 +73,19 @@ def test_no_coverage_passes_the_minimum() -> None:
         ("80", "80", 0.0, True),
     ],
 )
-def test_a_drop_of_exactly_the_most_passes(before: str, now: str, most: float, passes: bool) -> None:
-    (rule, _) = rules(evolve(LIMITS, max_coverage_drop_pct=most), Fraction(now), Fraction(before), [])
+def test_coverage_drop_equal_to_the_maximum_passes(before: str, now: str, maximum: float, passes: bool) -> None:
+    (rule, _) = rules(evolve(LIMITS, max_coverage_drop_pct=maximum), Fraction(now), Fraction(before), [])
     assert rule.passed is passes
 
 
-def test_the_detail_of_a_drop() -> None:
+def test_detail_of_a_coverage_drop() -> None:
     (rule, _) = rules(LIMITS, Fraction(75), Fraction(80), [])
     assert rule.detail == "75.0% vs baseline 80.0% (drop 5.0pp, max 1.0pp)"
     (rule, _) = rules(LIMITS, Fraction(85), Fraction(80), [])
     assert rule.detail == "85.0% vs baseline 80.0% (drop 0.0pp, max 1.0pp)"
 
 
-def test_a_detail_never_shows_two_different_figures_as_one() -> None:
+def test_detail_has_enough_digits_to_distinguish_its_values() -> None:
     (rule, _) = rules(LIMITS, Fraction("78.98"), Fraction(80), [])
     assert rule.detail.endswith("(drop 1.02pp, max 1.00pp)")
     (rule, _) = rules(evolve(LIMITS, min_line_coverage=80.0), Fraction("79.999"), None, [])
@@ -105,10 +105,10 @@ def test_without_a_baseline_every_failure_is_new(project: Project) -> None:
     assert judged(run)["new-failures"] == RuleInfo("new-failures", False, "2 new failure(s): c.A a, c.A b")
 
 
-def test_what_failed_before_is_not_new(project: Project) -> None:
+def test_failure_of_the_baseline_is_not_new(project: Project) -> None:
     records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED})
     run = records.create_run(project, {"c.A a": ERROR, "c.A b": PASSED}, branch="feature")
-    found = verdict(run, project, RUNNER)
+    found = verdict(run, project, GATE)
     assert (run.status, found.status, found.passed) == ("FAILED", "PASSED", True)
     assert judged(records.create_run(project, {"c.A a": FAILED, "c.A b": FAILED}))["new-failures"].detail.endswith(
         ": c.A b"
@@ -124,23 +124,23 @@ def test_a_test_without_a_class_is_reported_by_its_name(project: Project) -> Non
     assert judged(records.create_run(project, {"alone": FAILED}))["new-failures"].detail == "1 new failure(s): alone"
 
 
-def test_a_quarantined_test_does_not_gate_until_it_is_active_again(project: Project) -> None:
+def test_quarantined_test_does_not_fail_the_gate_until_it_is_active_again(project: Project) -> None:
     run = records.create_run(project, {"c.A a": FAILED})
-    for response_text, passes in ((Triage.QUARANTINED, True), (Triage.RESOLVED, False), (Triage.QUARANTINED, True)):
-        flaky.set_triage(project.id, "c.A", "a", response_text, None, 1, NOW)
+    for status, passes in ((Triage.QUARANTINED, True), (Triage.RESOLVED, False), (Triage.QUARANTINED, True)):
+        flaky.set_triage(project.id, "c.A", "a", status, None, 1, NOW)
         assert judged(run)["new-failures"].passed is passes
     flaky.set_triage(project.id, "c.A", "a", Triage.ACTIVE, None, 1, NOW)
     assert not judged(run)["new-failures"].passed
 
 
-def test_a_quarantine_is_of_one_project(project: Project) -> None:
+def test_quarantine_applies_to_one_project(project: Project) -> None:
     other = records.create_project("other")
     records.create_run(other, {"c.A a": FAILED})
     flaky.set_triage(other.id, "c.A", "a", Triage.QUARANTINED, None, 1, NOW)
     assert not judged(records.create_run(project, {"c.A a": FAILED}))["new-failures"].passed
 
 
-def test_a_suite_that_fails_without_a_case_is_a_failure_of_its_own_name(project: Project) -> None:
+def test_failed_suite_without_a_failed_case_is_a_failure_named_after_the_suite(project: Project) -> None:
     def broken(name: str) -> Run:
         run = records.create_run(project, {"c.A a": PASSED}, failed=2, status="FAILED")
         counts = {"tests": 3, "failed": 2, "errors": 0, "skipped": 0, "duration_ms": 0}
@@ -160,55 +160,55 @@ def test_the_baseline_is_the_newest_earlier_run_of_the_base_branch(project: Proj
     newest = records.create_run(project, coverage=(80, 20))
     run = records.create_run(project, coverage=(70, 30), branch="feature")
     records.create_run(project, coverage=(20, 80))
-    found = verdict(run, project, RUNNER)
+    found = verdict(run, project, GATE)
     assert (found.baseline_id, found.coverage_delta) == (newest.id, -10.0)
 
 
 def test_a_run_of_the_base_branch_has_the_one_before_it_as_baseline(project: Project) -> None:
     first = records.create_run(project)
     second = records.create_run(project)
-    assert verdict(second, project, RUNNER).baseline_id == first.id
-    assert verdict(first, project, RUNNER).baseline_id is None
+    assert verdict(second, project, GATE).baseline_id == first.id
+    assert verdict(first, project, GATE).baseline_id is None
 
 
-def test_of_runs_of_one_moment_the_higher_id_is_the_newer(project: Project) -> None:
+def test_of_runs_with_equal_times_the_higher_id_is_newer(project: Project) -> None:
     first, second, third = (records.create_run(project, created_at=NOW) for _ in range(3))
-    assert verdict(second, project, RUNNER).baseline_id == first.id
-    assert verdict(third, project, RUNNER).baseline_id == second.id
+    assert verdict(second, project, GATE).baseline_id == first.id
+    assert verdict(third, project, GATE).baseline_id == second.id
 
 
-def test_an_older_time_counts_before_a_lower_id(project: Project) -> None:
+def test_creation_time_takes_precedence_over_the_id(project: Project) -> None:
     late = records.create_run(project, created_at=NOW + 9 * SECOND)
     early = records.create_run(project, created_at=NOW)
     run = records.create_run(project, created_at=NOW + 5 * SECOND, branch="feature")
-    assert verdict(run, project, RUNNER).baseline_id == early.id
-    assert verdict(late, project, RUNNER).baseline_id == early.id
+    assert verdict(run, project, GATE).baseline_id == early.id
+    assert verdict(late, project, GATE).baseline_id == early.id
 
 
 def test_a_baseline_has_the_same_flag(project: Project) -> None:
     unit = records.create_run(project, flag="unit")
     records.create_run(project, flag="e2e")
-    assert verdict(records.create_run(project, flag="unit"), project, RUNNER).baseline_id == unit.id
-    assert verdict(records.create_run(project, flag="new"), project, RUNNER).baseline_id is None
+    assert verdict(records.create_run(project, flag="unit"), project, GATE).baseline_id == unit.id
+    assert verdict(records.create_run(project, flag="new"), project, GATE).baseline_id is None
 
 
 def test_a_baseline_is_of_the_same_project(project: Project) -> None:
     records.create_run(records.create_project("other"))
-    assert verdict(records.create_run(project), project, RUNNER).baseline_id is None
+    assert verdict(records.create_run(project), project, GATE).baseline_id is None
 
 
-def test_the_base_branch_is_the_runs_own_else_the_projects_else_the_global_one(project: Project) -> None:
+def test_base_branch_is_that_of_the_run_else_the_project_else_the_settings(project: Project) -> None:
     runs = {branch: records.create_run(project, branch=branch) for branch in ("main", "develop", "release")}
     plain, own = (
         records.create_run(project, branch="x"),
         records.create_run(project, branch="x", base_branch="release"),
     )
-    assert verdict(plain, project, RUNNER).baseline_id == runs["main"].id
-    assert verdict(plain, project, evolve(RUNNER, base_branch="develop")).baseline_id == runs["develop"].id
+    assert verdict(plain, project, GATE).baseline_id == runs["main"].id
+    assert verdict(plain, project, evolve(GATE, base_branch="develop")).baseline_id == runs["develop"].id
     project.base_branch = "develop"
     project.save()
-    assert verdict(plain, project, RUNNER).baseline_id == runs["develop"].id
-    assert verdict(own, project, RUNNER).baseline_id == runs["release"].id
+    assert verdict(plain, project, GATE).baseline_id == runs["develop"].id
+    assert verdict(own, project, GATE).baseline_id == runs["release"].id
 
 
 # Coverage
@@ -216,23 +216,23 @@ def test_the_base_branch_is_the_runs_own_else_the_projects_else_the_global_one(p
 
 def test_without_coverage_on_either_side_there_is_no_delta_and_no_rule(project: Project) -> None:
     records.create_run(project)
-    found = verdict(records.create_run(project, coverage=(1, 1)), project, RUNNER)
+    found = verdict(records.create_run(project, coverage=(1, 1)), project, GATE)
     assert found.coverage_delta is None
     assert [rule.name for rule in found.rules] == ["new-failures"]
-    assert verdict(records.create_run(project), project, RUNNER).coverage_delta is None
+    assert verdict(records.create_run(project), project, GATE).coverage_delta is None
 
 
-def test_nothing_to_cover_is_no_coverage(project: Project) -> None:
+def test_report_without_coverable_lines_has_no_coverage(project: Project) -> None:
     records.create_run(project, coverage=(1, 1))
-    assert verdict(records.create_run(project, coverage=(0, 0)), project, RUNNER).coverage_delta is None
+    assert verdict(records.create_run(project, coverage=(0, 0)), project, GATE).coverage_delta is None
 
 
-def test_a_delta_has_no_noise(project: Project) -> None:
+def test_coverage_delta_has_no_floating_point_noise(project: Project) -> None:
     records.create_run(project, coverage=(803, 197))
-    assert verdict(records.create_run(project, coverage=(800, 200)), project, RUNNER).coverage_delta == -0.3
+    assert verdict(records.create_run(project, coverage=(800, 200)), project, GATE).coverage_delta == -0.3
 
 
-def test_a_project_overrides_each_threshold_by_itself(project: Project) -> None:
+def test_project_overrides_each_threshold_separately(project: Project) -> None:
     records.create_run(project, coverage=(80, 20))
     run = records.create_run(project, {"c.A a": FAILED}, coverage=(75, 25))
     assert {name: rule.passed for name, rule in judged(run, min_line_coverage=70.0).items()} == {
@@ -249,5 +249,5 @@ def test_a_project_overrides_each_threshold_by_itself(project: Project) -> None:
 
 
 def test_a_verdict_with_no_rule_passes(project: Project) -> None:
-    found = verdict(records.create_run(project, {"c.A a": FAILED}), project, evolve(RUNNER, fail_on_new_failures=False))
+    found = verdict(records.create_run(project, {"c.A a": FAILED}), project, evolve(GATE, fail_on_new_failures=False))
     assert (found.rules, found.passed, found.status) == ([], True, "PASSED")

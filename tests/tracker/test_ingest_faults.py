@@ -1,4 +1,4 @@
-"""What is acknowledged is kept, what is not leaves nothing behind, and shards that come at once are one run."""
+"""Uploads under faults: acknowledged ones are durable, failed ones leave nothing, concurrent shards are one run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from uploads import (
 )
 
 JUNIT = ("junit", junit(passed=1))
-of_a_file = pytest.mark.skipif(Server.is_on_postgresql, reason="about the file; a database: test_on_postgresql.py")
+sqlite_only = pytest.mark.skipif(Server.is_on_postgresql, reason="about the file; see test_on_postgresql.py")
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         assert "Traceback" not in server.log.read_text()
 
 
-def begun(server: Server, sent: bytes, upto: int) -> socket.socket:
-    """A request of which only the beginning was sent."""
+def partial_request(server: Server, sent: bytes, upto: int) -> socket.socket:
+    """Sends a request with only the first `upto` bytes of its body."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
     head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\nContent-Type: {FORM}\r\n\r\n"
     connection.sendall(head.encode() + sent[:upto])
@@ -52,10 +52,10 @@ def begun(server: Server, sent: bytes, upto: int) -> socket.socket:
 LARGE = form([("project", "large"), ("junit", b"<testsuite>" + b" " * 3_000_000)])
 
 
-# Kill -9
+# SIGKILL
 
 
-def test_what_was_answered_is_there_after_kill_9(serve: Serve) -> None:
+def test_acknowledged_uploads_survive_sigkill(serve: Serve) -> None:
     server = serve()
     for number in range(3):
         outcome = upload(
@@ -70,9 +70,9 @@ def test_what_was_answered_is_there_after_kill_9(serve: Serve) -> None:
         assert again == outcome
 
 
-def test_what_was_coming_when_we_were_killed_is_swept(serve: Serve) -> None:
+def test_incoming_files_of_a_killed_server_are_removed_at_its_next_start(serve: Serve) -> None:
     server = serve()
-    with begun(server, LARGE, 2_000_000):
+    with partial_request(server, LARGE, 2_000_000):
         wait_for(lambda: incoming_files(server))
         server.kill()
     assert incoming_files(server)
@@ -82,7 +82,7 @@ def test_what_was_coming_when_we_were_killed_is_swept(serve: Serve) -> None:
     assert post(server, ("project", "p"), JUNIT).status == 201
 
 
-def test_an_upload_that_is_being_stored_is_answered_during_a_stop(serve: Serve) -> None:
+def test_upload_that_is_being_stored_is_answered_during_a_shutdown(serve: Serve) -> None:
     server = serve()
     with locked(server) as unlock:
         answers: list[Answer] = []
@@ -99,9 +99,9 @@ def test_an_upload_that_is_being_stored_is_answered_during_a_stop(serve: Serve) 
     assert query_store(server, "SELECT count(*) FROM run") == [(1,)]
 
 
-def test_an_upload_that_still_arrives_during_a_stop_is_no_error_of_the_server(serve: Serve) -> None:
+def test_upload_that_still_arrives_during_a_shutdown_causes_no_traceback(serve: Serve) -> None:
     server = serve()
-    with begun(server, LARGE, 1_000_000) as connection:
+    with partial_request(server, LARGE, 1_000_000) as connection:
         wait_for(lambda: incoming_files(server))
         assert server.process is not None
         server.process.terminate()
@@ -112,31 +112,31 @@ def test_an_upload_that_still_arrives_during_a_stop_is_no_error_of_the_server(se
     assert query_store(server, "SELECT count(*) FROM run") == [(0,)]
 
 
-# Clients that leave
+# Clients that disconnect
 
 
 @pytest.mark.parametrize("upto", [10, 1000, 1_000_000, 2_900_000])
-def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Server, upto: int) -> None:
-    with begun(server, LARGE, upto):
+def test_client_that_disconnects_midway_leaves_no_files(server: Server, upto: int) -> None:
+    with partial_request(server, LARGE, upto):
         if upto > 300_000:
-            wait_for(lambda: incoming_files(server), about="something to be spooled")
-    wait_for(lambda: not incoming_files(server), about="what came in to be removed")
+            wait_for(lambda: incoming_files(server), about="an incoming file")
+    wait_for(lambda: not incoming_files(server), about="the incoming files to be removed")
     assert query_store(server, "SELECT 1 FROM project WHERE name = 'large'") == []
 
 
-def test_a_client_that_only_stops_sending_leaves_nothing_either(server: Server) -> None:
-    with begun(server, LARGE, 1_000_000) as connection:
+def test_client_that_half_closes_the_connection_leaves_no_files(server: Server) -> None:
+    with partial_request(server, LARGE, 1_000_000) as connection:
         wait_for(lambda: incoming_files(server))
         connection.shutdown(socket.SHUT_WR)
         wait_for(lambda: not incoming_files(server))
 
 
-@of_a_file
-def test_what_came_whole_is_stored_though_its_client_leaves(server: Server) -> None:
-    """Once it is parsed, and each file was removed for that: parsing itself stops when the client leaves."""
+@sqlite_only
+def test_parsed_upload_is_stored_though_its_client_disconnects(server: Server) -> None:
+    """Only once it is parsed and its files are removed: parsing itself stops when the client disconnects."""
     sent = form([("project", "gone"), JUNIT])
     with locked(server) as unlock:
-        with begun(server, sent, len(sent)):
+        with partial_request(server, sent, len(sent)):
             wait_for(lambda: [path.name for folder in incoming_files(server) for path in folder.glob("*")] == ["rows"])
         unlock()
         wait_for(lambda: not incoming_files(server))
@@ -145,10 +145,10 @@ def test_what_came_whole_is_stored_though_its_client_leaves(server: Server) -> N
     )
 
 
-def test_slow_uploads_cost_no_other_caller_anything(server: Server) -> None:
+def test_slow_uploads_do_not_block_other_callers(server: Server) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(50):
-            stack.enter_context(begun(server, LARGE, 500_000))
+            stack.enter_context(partial_request(server, LARGE, 500_000))
         assert post(server, ("project", "quick"), JUNIT).status == 201
         assert server.get("/healthz").status == 200
     wait_for(lambda: not incoming_files(server))
@@ -159,7 +159,7 @@ def test_slow_uploads_cost_no_other_caller_anything(server: Server) -> None:
 
 @contextlib.contextmanager
 def locked(server: Server) -> Iterator[Callable[[], None]]:
-    """Somebody else writes to the store, until it is unlocked."""
+    """Another connection holds the write lock of the store until `unlock` is called."""
     with contextlib.closing(sqlite3.connect(server.data / "tracker.db", isolation_level=None, timeout=30)) as other:
         other.execute("BEGIN IMMEDIATE")
 
@@ -169,7 +169,7 @@ def locked(server: Server) -> Iterator[Callable[[], None]]:
         yield unlock
 
 
-def test_a_locked_store_is_waited_for(server: Server) -> None:
+def test_upload_waits_for_a_locked_store(server: Server) -> None:
     with locked(server) as unlock, ThreadPoolExecutor(1) as one:
         answer = one.submit(post, server, ("project", "locked"), JUNIT)
         wait_for(lambda: incoming_files(server))
@@ -178,8 +178,8 @@ def test_a_locked_store_is_waited_for(server: Server) -> None:
         assert answer.result().status == 201
 
 
-@of_a_file
-def test_a_store_that_stays_locked_is_503_and_nothing_is_left(server: Server) -> None:
+@sqlite_only
+def test_store_that_stays_locked_is_503_and_leaves_no_files(server: Server) -> None:
     with locked(server):
         answer = post(server, ("project", "stays locked"), JUNIT)
     check_problem(answer, 503, INGEST, has_timestamp=False)
@@ -188,27 +188,27 @@ def test_a_store_that_stays_locked_is_503_and_nothing_is_left(server: Server) ->
     assert query_store(server, "SELECT 1 FROM project WHERE name = 'stays locked'") == []
 
 
-def limited(server: Server, size: str) -> None:
+def limit_file_size(server: Server, size: str) -> None:
     subprocess.run(["prlimit", f"--pid={server.pid}", f"--fsize={size}:"], check=True)
 
 
-@pytest.mark.parametrize("size", ["0", "4096", "70000", pytest.param("300000", marks=of_a_file)])
-def test_where_files_cannot_grow_it_is_503_and_nothing_is_left(serve: Serve, size: str) -> None:
-    """As a full disk: at the first byte, in the middle of a file, when rows are read, when they are stored."""
+@pytest.mark.parametrize("size", ["0", "4096", "70000", pytest.param("300000", marks=sqlite_only)])
+def test_file_size_limit_is_503_and_leaves_no_files(serve: Serve, size: str) -> None:
+    """Like a full disk: at the first byte, in the middle of a file, when rows are read, when they are stored."""
     server = serve()
     file = ("junit", junit(passed=3000))
     upload(server, ("project", "before"), JUNIT)
-    limited(server, size)
+    limit_file_size(server, size)
     answer = post(server, ("project", "full"), file)
     check_problem(answer, 503, INGEST, has_timestamp=False)
     wait_for(lambda: not incoming_files(server))
-    limited(server, "unlimited")
+    limit_file_size(server, "unlimited")
     assert query_store(server, "SELECT 1 FROM project WHERE name = 'full'") == []
     assert upload(server, ("project", "full"), file)["tests"] == 3000
 
 
 @pytest.mark.needs(MOUNTING)
-def test_on_a_full_disk_it_is_503_and_then_goes_on(serve: Serve) -> None:
+def test_full_disk_is_503_and_later_uploads_succeed(serve: Serve) -> None:
     server = serve(wait=False)
     server.data.mkdir(mode=0o700)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(server.data)], check=True)
@@ -226,10 +226,10 @@ def test_on_a_full_disk_it_is_503_and_then_goes_on(serve: Serve) -> None:
         subprocess.run(["umount", "-l", str(server.data)], check=True)
 
 
-# At once
+# Concurrency
 
 
-def test_shards_that_come_at_once_are_one_run_with_exact_totals(server: Server) -> None:
+def test_concurrent_shards_are_one_run_with_exact_totals(server: Server) -> None:
     def shard(number: int) -> list[tuple[str, str]]:
         lines = {line: line % 20 == number for line in range(1, 101)}
         return [
@@ -257,7 +257,7 @@ def test_shards_that_come_at_once_are_one_run_with_exact_totals(server: Server) 
     stream.close()
 
 
-def test_first_uploads_that_come_at_once_make_one_project(server: Server) -> None:
+def test_concurrent_first_uploads_create_one_project(server: Server) -> None:
     with ThreadPoolExecutor(10) as at_once:
         answers = list(at_once.map(lambda _: post(server, ("project", "at once"), JUNIT), range(10)))
     assert {answer.status for answer in answers} == {201}
@@ -265,7 +265,7 @@ def test_first_uploads_that_come_at_once_make_one_project(server: Server) -> Non
     assert len({answer.json["projectId"] for answer in answers}) == 1
 
 
-def test_a_bad_shard_among_good_ones_changes_nothing(server: Server) -> None:
+def test_invalid_shards_among_valid_ones_change_nothing(server: Server) -> None:
     def shard(number: int) -> Answer:
         content = "<testsuite>" if number % 2 else junit(passed=5, prefix=f"s{number}-")
         return post(
@@ -279,28 +279,28 @@ def test_a_bad_shard_among_good_ones_changes_nothing(server: Server) -> None:
     assert (final["tests"], final["uploads"]) == (21, 4)
 
 
-def test_a_hundred_thousand_cases_cost_little_memory_and_delay_no_caller(serve: Serve) -> None:
+def test_upload_of_a_hundred_thousand_cases_takes_little_memory(serve: Serve) -> None:
     server = serve()
     upload(server, ("project", "warm"), JUNIT)
-    before = memory(server)
+    before = peak_memory_kib(server)
     case = (
         "<testcase classname='com.example.project.ClassName%d' name='does what it should %d' time='0.01'>%s</testcase>"
     )
     rest = "<system-out>" + "what it wrote; " * 20 + "</system-out>"
     many = "".join(case % (n // 50, n, rest if n % 3 == 0 else "") for n in range(100_000))
     assert upload(server, ("project", "many"), ("junit", f"<testsuite name='s'>{many}</testsuite>"))["tests"] == 100_000
-    assert memory(server) - before < 30 * 1024
+    assert peak_memory_kib(server) - before < 30 * 1024
 
 
-def memory(server: Server) -> int:
-    """The most that it has ever had, in KiB."""
+def peak_memory_kib(server: Server) -> int:
+    """The peak resident memory of the server."""
     with open(f"/proc/{server.pid}/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
-def test_a_request_through_the_prefix_is_reported_to_every_stream(server: Server) -> None:
+def test_upload_under_the_tracker_prefix_is_published_to_the_stream(server: Server) -> None:
     stream = listen(server)
-    outcome = send(server, form([("project", "told"), ("commit", "0123456789"), JUNIT]), path=f"/tracker{INGEST}").json
+    outcome = send(server, form([("project", "pre"), ("commit", "0123456789"), JUNIT]), path=f"/tracker{INGEST}").json
     event = next_event(stream)
-    assert (event["runId"], event["project"], event["shortSha"]) == (outcome["runId"], "told", "0123456")
+    assert (event["runId"], event["project"], event["shortSha"]) == (outcome["runId"], "pre", "0123456")
     stream.close()

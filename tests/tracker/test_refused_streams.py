@@ -1,4 +1,4 @@
-"""At the root `Accept` decides whose `/api/v1/events` is: so it does where the request is refused."""
+"""`/api/v1/events` without a prefix: `Accept` selects the service, for refused requests too."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def test_a_stream_is_refused_in_the_trackers_words(closed: Server) -> None:
+def test_refused_stream_has_the_error_format_of_the_tracker(closed: Server) -> None:
     answer = closed.get(EVENTS, Accept="text/event-stream")
     check_problem(answer, 401, EVENTS, has_timestamp=False)
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_a_page_of_events_is_refused_in_supervisions_words(closed: Server) -> None:
+def test_refused_event_list_has_the_error_format_of_supervision(closed: Server) -> None:
     check_error(closed.get(EVENTS), 401, EVENTS)
 
 
-def test_a_wrong_method_is_reported_in_the_format_of_the_service(closed: Server) -> None:
+def test_wrong_method_has_the_error_format_of_the_selected_service(closed: Server) -> None:
     check_problem(closed.post(EVENTS, Accept="text/event-stream"), 405, EVENTS, has_timestamp=False)
     check_error(closed.post(EVENTS), 405, EVENTS)
