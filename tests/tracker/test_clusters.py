@@ -127,12 +127,14 @@ def test_the_failures_of_a_superseded_attempt_do_not_count(
     assert counts(server, other) == [(1, 1, other["runId"], other["runId"])] * 2
 
 
-def test_a_deleted_run_takes_its_failures_from_the_clusters(server: Server, project: str, boss: dict[str, str]) -> None:
+def test_a_deleted_run_takes_its_failures_from_the_clusters(
+    server: Server, project: str, admin_header: dict[str, str]
+) -> None:
     first = upload(server, ("project", project), ("junit", report(a="no", b="no", c="gone")))
     last = upload(server, ("project", project), ("junit", report(b="no")))
-    assert server.ask("DELETE", f"{API}/runs/{first['runId']}", headers=boss).status == 204
+    assert server.ask("DELETE", f"{API}/runs/{first['runId']}", headers=admin_header).status == 204
     assert counts(server, first) == [(1, 1, last["runId"], last["runId"])]
-    assert server.ask("DELETE", f"{API}/runs/{last['runId']}", headers=boss).status == 204
+    assert server.ask("DELETE", f"{API}/runs/{last['runId']}", headers=admin_header).status == 204
     assert query_store(server, "SELECT count(*) FROM cluster WHERE project_id = ?", first["projectId"]) == [(0,)]
 
 
@@ -209,14 +211,14 @@ def test_a_pattern_of_500_stars_takes_milliseconds() -> None:
 
 
 def test_triage_rules_are_added_tried_by_priority_and_deleted(
-    server: Server, project: str, boss: dict[str, str]
+    server: Server, project: str, admin_header: dict[str, str]
 ) -> None:
     run = upload(server, ("project", project), ("junit", report(a="no route to host", b="assert 1")))
     path = f"projects/{run['projectId']}/triage-rules"
-    later = send(server, "POST", path, {"name": "all", "category": "bug", "pattern": "*"}, **boss)
+    later = send(server, "POST", path, {"name": "all", "category": "bug", "pattern": "*"}, **admin_header)
     assert (later.status, later.json["field"], later.json["priority"]) == (201, "any", 100)
     first = {"name": "net", "category": "network", "pattern": "NO route", "field": "message", "priority": 5}
-    assert send(server, "POST", path, first, **boss).status == 201
+    assert send(server, "POST", path, first, **admin_header).status == 201
     assert [row["name"] for row in read(server, path)["items"]] == ["net", "all"]
     items = read(server, f"projects/{run['projectId']}/clusters")["items"]
     assert {row["message"]: row["category"] for row in items} == {"no route to host": "network", "assert 1": "bug"}
@@ -224,9 +226,9 @@ def test_triage_rules_are_added_tried_by_priority_and_deleted(
     assert [row["name"] for row in read(server, f"{path}?limit=1&cursor={page['nextCursor']}")["items"]] == ["all"]
     other = upload(server, ("project", f"{project} other"), ("junit", report(a="no")))
     foreign = f"projects/{other['projectId']}/triage-rules/{later.json['id']}"
-    assert send(server, "DELETE", foreign, None, **boss).status == 404
+    assert send(server, "DELETE", foreign, None, **admin_header).status == 404
     assert send(server, "DELETE", f"{path}/{later.json['id']}", None).status == 401
-    assert send(server, "DELETE", f"{path}/{later.json['id']}", None, **boss).status == 204
+    assert send(server, "DELETE", f"{path}/{later.json['id']}", None, **admin_header).status == 204
     assert len(read(server, path)["items"]) == 1
 
 
@@ -289,13 +291,13 @@ def page(server: Server, path: str, **headers: str) -> str:
 
 
 def test_the_pages_show_clusters_tests_rules_owners_and_search(
-    server: Server, project: str, boss: dict[str, str]
+    server: Server, project: str, admin_header: dict[str, str]
 ) -> None:
     evil = "&lt;script&gt;no 1"
     run = upload(server, ("project", project), ("branch", "main"), ("junit", report(a=evil, b=evil)))
     base = f"/projects/{run['projectId']}"
     rules = {"name": "net", "category": "network", "pattern": "script"}
-    assert send(server, "POST", base[1:] + "/triage-rules", rules, **boss).status == 201
+    assert send(server, "POST", base[1:] + "/triage-rules", rules, **admin_header).status == 201
     assert "2 failures" in page(server, f"/runs/{run['runId']}")
     assert "category network" in page(server, f"/runs/{run['runId']}")
     for path in (f"{base}/clusters?branch=main", f"{base}/search?q=no&in=failures"):

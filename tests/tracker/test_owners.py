@@ -138,12 +138,12 @@ RED = (
 )
 
 
-def test_owners_have_their_failing_and_flaky_tests(server: Server, project: str, boss: dict[str, str]) -> None:
+def test_owners_have_their_failing_and_flaky_tests(server: Server, project: str, admin_header: dict[str, str]) -> None:
     run = upload(server, ("project", project), ("branch", "main"), ("junit", RED))
-    answer = put(server, run["projectId"], "src/ @a @b\n", **boss)
+    answer = put(server, run["projectId"], "src/ @a @b\n", **admin_header)
     assert answer.status == 200
     rules = [{"pattern": "WEB.*", "owner": "@web"}]
-    answer = put(server, run["projectId"], {"codeowners": "src/ @a @b\n", "rules": rules}, **boss)
+    answer = put(server, run["projectId"], {"codeowners": "src/ @a @b\n", "rules": rules}, **admin_header)
     assert (answer.status, answer.json["rules"], answer.json["codeowners"]) == (200, rules, "src/ @a @b\n")
     assert answer.json["items"] == [
         {"owner": "@a", "failing": 1, "flaky": 1},
@@ -152,12 +152,12 @@ def test_owners_have_their_failing_and_flaky_tests(server: Server, project: str,
         {"owner": None, "failing": 1, "flaky": 0},
     ]
     assert server.get(f"{API}/projects/{run['projectId']}/owners").json == answer.json
-    kept = put(server, run["projectId"], "* @all", **boss).json
+    kept = put(server, run["projectId"], "* @all", **admin_header).json
     assert (kept["rules"], kept["items"][0]) == (rules, {"owner": "@all", "failing": 1, "flaky": 1})
     assert put(server, run["projectId"], "* @all").status == 401
-    assert put(server, run["projectId"], "#" * (256 * 1024 + 1), **boss).status == 413
-    assert put(server, 999_999, "* @all", **boss).status == 404
-    assert put(server, run["projectId"], "", **boss).status == 400
+    assert put(server, run["projectId"], "#" * (256 * 1024 + 1), **admin_header).status == 413
+    assert put(server, 999_999, "* @all", **admin_header).status == 404
+    assert put(server, run["projectId"], "", **admin_header).status == 400
 
 
 def test_flaky_tests_are_counted_with_one_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,12 @@ def test_rules_that_are_not_valid_are_refused(rules: Any) -> None:
     ids=["trusted", "anonymous", "another branch", "a pull request"],
 )
 def test_codeowners_come_with_trusted_uploads_of_the_base_branch(
-    server: Server, project: str, boss: dict[str, str], facts: dict[str, str], is_trusted: bool, warning: str | None
+    server: Server,
+    project: str,
+    admin_header: dict[str, str],
+    facts: dict[str, str],
+    is_trusted: bool,
+    warning: str | None,
 ) -> None:
     paths = "repo/src/a.py\nrepo/web/B.js\n"
     files = [
@@ -203,7 +208,7 @@ def test_codeowners_come_with_trusted_uploads_of_the_base_branch(
         part("paths", paths, "p"),
     ]
     texts = [part(name, text) for name, text in {"project": project, **facts}.items()]
-    answer = send(server, body([*texts, *files]), **(boss if is_trusted else {}))
+    answer = send(server, body([*texts, *files]), **(admin_header if is_trusted else {}))
     assert answer.status == 201
     assert (not answer.json["warnings"]) if warning is None else (warning in answer.json["warnings"][0])
     rows = server.get(f"{API}/runs/{answer.json['runId']}/tests?owner=@repo").json["items"]
