@@ -42,9 +42,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(server: Server) -> Iterator[None]:
+def no_incoming_files_remain(server: Server) -> Iterator[None]:
     yield
-    wait_for(lambda: not incoming_files(server), about="what came in to be removed")
+    wait_for(lambda: not incoming_files(server), about="the incoming files to be removed")
     assert "Traceback" not in server.log.read_text()
 
 
@@ -57,10 +57,10 @@ def run(server: Server, id: int) -> dict[str, Any]:
     return dict(zip(names, row, strict=True))
 
 
-# The answer
+# The response
 
 
-def test_the_answer_has_the_six_fields_of_the_seed_first_and_is_compact(server: Server) -> None:
+def test_response_has_the_specified_fields_in_order_and_is_compact(server: Server) -> None:
     answer = post(
         server, ("project", "whole"), ("branch", "main"), ("commit", "abcdef0123"),
         ("junit", junit(passed=5, failed=1, errors=2, skipped=3)),
@@ -79,19 +79,19 @@ def test_the_answer_has_the_six_fields_of_the_seed_first_and_is_compact(server: 
     assert isinstance(outcome["projectId"], int)
 
 
-def test_without_coverage_it_is_null_and_what_was_not_said_is_null(server: Server) -> None:
+def test_coverage_and_omitted_fields_are_null_in_the_response(server: Server) -> None:
     outcome = upload(server, ("project", "bare"), JUNIT)
     assert (outcome["lineCoveragePct"], outcome["branch"], outcome["commit"]) == (None, None, None)
     assert (outcome["status"], outcome["gateStatus"]) == ("PASSED", "PASSED")
 
 
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
-def test_it_is_at_the_root_and_under_its_prefix(server: Server, prefix: str) -> None:
+def test_ingest_is_served_at_the_root_and_under_the_tracker_prefix(server: Server, prefix: str) -> None:
     answer = send(server, form([("project", "both"), JUNIT]), path=f"{prefix}{INGEST}")
     assert answer.status == 201
 
 
-def test_numbers_are_those_of_the_run(server: Server) -> None:
+def test_totals_in_the_response_are_those_of_the_whole_run(server: Server) -> None:
     first = upload(server, ("project", "merge"), ("runKey", "k"), ("junit", junit(passed=2)))
     second = upload(server, ("project", "merge"), ("runKey", "k"), ("junit", junit(failed=1)))
     again = upload(server, ("project", "merge"), ("runKey", "k"), ("junit", junit(failed=1)))
@@ -101,14 +101,14 @@ def test_numbers_are_those_of_the_run(server: Server) -> None:
     assert again == second
 
 
-def test_every_upload_without_a_key_is_a_run(server: Server) -> None:
+def test_every_upload_without_a_run_key_creates_a_run(server: Server) -> None:
     assert len({upload(server, ("project", "keyless"), JUNIT)["runId"] for _ in range(3)}) == 3
 
 
 # Text parts
 
 
-def test_every_field_is_kept(server: Server) -> None:
+def test_every_field_is_stored(server: Server) -> None:
     outcome = upload(
         server, ("project", " every \r\n"), ("branch", "\tmain "), ("commit", "abc"), ("flag", "api"),
         ("runKey", "build 7"), ("repoUrl", "javascript:alert(1)"), ("buildUrl", "http://ci/7"), ("buildName", "#7"),
@@ -128,26 +128,26 @@ def test_every_field_is_kept(server: Server) -> None:
     assert query_store(server, "SELECT module FROM report WHERE run_id = ?", outcome["runId"]) == [("core",)]
 
 
-def test_blank_is_absent(server: Server) -> None:
+def test_blank_fields_count_as_absent(server: Server) -> None:
     fields = [
         "branch", "commit", "flag", "runKey", "repoUrl", "buildUrl", "buildName", "ciProvider", "baseBranch",
         "prNumber", "module",
     ]  # fmt: skip
     first = upload(server, ("project", "blank"), *((name, " \t\r\n") for name in fields), JUNIT)
     second = upload(server, ("project", "blank"), *((name, "") for name in fields), JUNIT)
-    assert first["runId"] != second["runId"], "a blank key is none"
+    assert first["runId"] != second["runId"], "a blank runKey counts as absent"
     kept = run(server, first["runId"])
     assert kept.pop("flag") == first["flag"] == "default"
     assert set(kept.values()) == {None}
 
 
 @pytest.mark.parametrize("name", ["p" * 255, "ü" * 255, "a b/c.d:e", "日本語 🎉", "<script>", "'; DROP TABLE run; --"])
-def test_names_of_projects(server: Server, name: str) -> None:
+def test_valid_project_names_are_accepted(server: Server, name: str) -> None:
     assert upload(server, ("project", f"  {name} "), JUNIT)["project"] == name
 
 
 @pytest.mark.parametrize("name", ["p" * 256, "a\nb", "a\x07b", "a\x7fb", "a\u200bb", "a\u2028b", "a\x00b"])
-def test_names_that_no_project_can_have(server: Server, name: str) -> None:
+def test_invalid_project_names_are_400(server: Server, name: str) -> None:
     outcome = check_problem(post(server, ("project", name), JUNIT), 400, INGEST, has_timestamp=False)
     assert "project" in outcome["detail"]
 
@@ -164,27 +164,27 @@ def test_a_project_is_required(server: Server, parts: list[tuple[str, str]]) -> 
 @pytest.mark.parametrize(
     "value", [b"a\0b", b"\xed\xa0\x80", b"\xff", b"x" * 2001], ids=["nul", "surrogate", "bytes", "long"]
 )
-def test_text_that_cannot_be_is_400_and_names_its_part(server: Server, field: str, value: bytes) -> None:
+def test_invalid_text_is_400_and_names_its_part(server: Server, field: str, value: bytes) -> None:
     outcome = check_problem(post(server, ("project", "text"), (field, value), JUNIT), 400, INGEST, has_timestamp=False)
     assert field in outcome["detail"]
     assert query_store(server, "SELECT 1 FROM project WHERE name = 'text'") == []
 
 
 @pytest.mark.parametrize(("number", "kept"), [("0", 0), (" 12 ", 12), ("007", 7), (str(INT64), INT64)])
-def test_numbers_of_pull_requests(server: Server, number: str, kept: int) -> None:
+def test_valid_pull_request_numbers_are_accepted(server: Server, number: str, kept: int) -> None:
     outcome = upload(server, ("project", "pr"), ("prNumber", number), JUNIT)
     assert run(server, outcome["runId"])["pr_number"] == kept
 
 
 @pytest.mark.parametrize("number", ["x", "1.5", "-1", "1e3", "0x10", "1 2", str(INT64 + 1), "9" * 400, "१२"])
-def test_what_is_no_number_of_a_pull_request(server: Server, number: str) -> None:
+def test_invalid_pull_request_numbers_are_400(server: Server, number: str) -> None:
     outcome = check_problem(
         post(server, ("project", "pr"), ("prNumber", number), JUNIT), 400, INGEST, has_timestamp=False
     )
     assert "prNumber" in outcome["detail"]
 
 
-def test_of_a_part_that_comes_twice_the_last_counts(server: Server) -> None:
+def test_last_of_repeated_parts_counts(server: Server) -> None:
     outcome = upload(server, ("project", "one"), ("branch", "a"), ("project", "last"), ("branch", "b"), JUNIT)
     assert (outcome["project"], outcome["branch"]) == ("last", "b")
 
@@ -197,7 +197,7 @@ def test_unknown_parts_are_ignored_however_large(server: Server) -> None:
     assert outcome["tests"] == 1
 
 
-def test_a_part_is_known_by_its_name_with_or_without_a_file_name(server: Server) -> None:
+def test_part_is_recognised_by_its_name_with_or_without_a_file_name(server: Server) -> None:
     sent = body(
         [
             part("project", "named", "project.txt"),
@@ -210,7 +210,7 @@ def test_a_part_is_known_by_its_name_with_or_without_a_file_name(server: Server)
     assert (answer.json["project"], answer.json["branch"], answer.json["tests"]) == ("named", "b", 4)
 
 
-def test_text_may_name_its_encoding(server: Server) -> None:
+def test_text_part_may_declare_its_charset(server: Server) -> None:
     latin = part("project", "Grüße".encode("latin-1"), None, "Content-Type: text/plain; charset=ISO-8859-1")
     answer = send(server, body([latin, part("junit", junit(passed=1), "a.xml")]))
     assert answer.status == 201, answer
@@ -232,7 +232,7 @@ def test_many_files_plain_or_gzipped_are_one_run(server: Server) -> None:
     assert query_store(server, "SELECT count(*) FROM report WHERE run_id = ?", outcome["runId"]) == [(50,)]
 
 
-def test_a_gzipped_file_is_the_same_file(server: Server) -> None:
+def test_gzipped_copy_of_a_file_counts_once(server: Server) -> None:
     file = junit(passed=3)
     outcome = upload(server, ("project", "same"), ("junit", file), ("junit", gzip.compress(file.encode())))
     assert outcome["tests"] == 3
@@ -258,13 +258,13 @@ def test_a_test_report_is_required(server: Server, parts: list[tuple[str, str]])
     assert query_store(server, "SELECT 1 FROM project WHERE name = 'none'") == []
 
 
-def test_a_part_of_a_wrong_name_is_shown(server: Server) -> None:
+def test_misspelt_part_name_is_shown_in_the_response(server: Server) -> None:
     parts = [("project", "p"), ("juint" + "\u0085" * 50, JUNIT[1])]
     outcome = check_problem(send(server, form(parts)), 400, INGEST, has_timestamp=False)
     assert outcome["detail"].endswith("(there is: project, juint" + "\ufffd" * 25 + ")")
 
 
-def test_several_coverage_reports_are_united(server: Server) -> None:
+def test_several_coverage_reports_are_merged(server: Server) -> None:
     outcome = upload(
         server, ("project", "union"), JUNIT, ("jacoco", jacoco({"A.java": {1: True, 2: False}, "B.java": {1: True}})),
         ("jacoco", jacoco({"A.java": {1: False, 2: True, 3: False}})),
@@ -291,14 +291,14 @@ def test_an_unreadable_report_is_400_with_file_and_reason(
     assert query_store(server, "SELECT 1 FROM project WHERE name = 'unread'") == []
 
 
-def test_a_bad_last_file_leaves_a_run_as_it_was(server: Server) -> None:
+def test_invalid_last_file_leaves_the_run_unchanged(server: Server) -> None:
     before = upload(server, ("project", "whole or not"), ("runKey", "k"), JUNIT)
     bad = post(server, ("project", "whole or not"), ("runKey", "k"), ("junit", junit(failed=3)), ("junit", "<a"))
     check_problem(bad, 400, INGEST, has_timestamp=False)
     assert upload(server, ("project", "whole or not"), ("runKey", "k"), JUNIT) == before
 
 
-def test_a_file_without_a_name_and_one_with_an_odd_name_are_reported_as_text(server: Server) -> None:
+def test_missing_and_unprintable_file_names_are_readable_in_errors(server: Server) -> None:
     for file, result in ((None, "without a file name"), ("a\x07\u202eb.xml", "a\ufffd\ufffdb.xml")):
         sent = body([part("project", "odd"), part("junit", "<a", file)])
         outcome = check_problem(send(server, sent), 400, INGEST, has_timestamp=False)
@@ -354,7 +354,7 @@ def test_a_body_without_a_boundary_is_400(server: Server, media_type: str) -> No
         f"--{BOUNDARY}\r\nno head\r\n--{BOUNDARY}--\r\n".encode(), f"--{BOUNDARY}--\r\n".encode(),
     ],
 )  # fmt: skip
-def test_a_body_that_is_no_multipart_or_is_cut_is_400(server: Server, sent: bytes) -> None:
+def test_body_that_is_not_multipart_or_is_truncated_is_400(server: Server, sent: bytes) -> None:
     check_problem(send(server, sent), 400, INGEST, has_timestamp=False)
 
 
@@ -363,7 +363,7 @@ def test_the_boundary_may_be_quoted_and_the_media_type_of_any_case(server: Serve
     assert send(server, form([("project", "quoted"), JUNIT]), Content_Type=media_type).status == 201
 
 
-def test_a_body_in_chunks_of_no_announced_length_is_taken(server: Server) -> None:
+def test_chunked_body_without_a_length_is_accepted(server: Server) -> None:
     sent = form([("project", "chunked"), ("junit", junit(passed=50))])
     pieces = b"".join(b"%x\r\n%s\r\n" % (len(sent[at : at + 7]), sent[at : at + 7]) for at in range(0, len(sent), 7))
     head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Type: {FORM}\r\n\r\n"
@@ -372,7 +372,7 @@ def test_a_body_in_chunks_of_no_announced_length_is_taken(server: Server) -> Non
     assert json.loads(answer.body)["tests"] == 50
 
 
-def test_a_large_body_of_several_pieces_is_taken(server: Server) -> None:
+def test_large_body_is_accepted(server: Server) -> None:
     large = "<testsuite><testcase name='one'><system-out>" + "x" * 3_000_000 + "</system-out></testcase></testsuite>"
     outcome = upload(server, ("project", "large"), ("junit", large), ("branch", "after"))
     assert (outcome["tests"], outcome["branch"]) == (1, "after")
@@ -421,7 +421,7 @@ def test_curl_posts_reports(server: Server, tmp_path: Path) -> None:
     )
 
 
-def test_curl_sees_why_it_was_refused(server: Server, tmp_path: Path) -> None:
+def test_curl_receives_the_reason_of_a_refusal(server: Server, tmp_path: Path) -> None:
     (tmp_path / "large.xml").write_bytes(b"x" * 5_000_000)
     status, outcome = curl(server, "-Fproject=p", f"-Fjunit=@{tmp_path / 'large.xml'}")
     assert (status, outcome["status"]) == (400, 400)

@@ -1,4 +1,4 @@
-"""Reports that real tools wrote, posted as a CI job posts them, and the totals that are answered."""
+"""Reports written by real tools, posted as a CI job posts them, and the totals in the responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TESTS = {
     "suite-level-error-6700": (1, 1, 0), "surefire-flakyFailure": (1, 0, 0), "testng-1472-656k": (2654, 2, 0),
     "time-thousands-separator": (8, 0, 0), "with-xml-entities": (4, 2, 2), "xunit-bom-declared-only": (2, 0, 0),
 }  # fmt: skip
-"""Tests, failures (failed and errors) and skipped, by MANIFEST.md. None: whatever is in it, it is taken."""
+"""Tests, failures (failed and errors) and skipped, by MANIFEST.md. None: accepted with any totals."""
 
 LINES = {
     "jacoco/groups-28-sessions-1.2M.xml": (5312, 262), "jacoco/kotlin-file-subpackage.xml": (497, 35),
@@ -63,7 +63,7 @@ def test_totals_of_coverage_reports(server: Server, name: str) -> None:
     assert outcome["lineCoveragePct"] == covered * 100 / (covered + missed)
 
 
-def test_all_of_them_in_one_upload_are_their_sums(server: Server) -> None:
+def test_totals_of_one_upload_are_the_sums_of_its_reports(server: Server) -> None:
     result = {name: totals for name, totals in TESTS.items() if totals}
     outcome = upload(server, ("project", "all"), *(("junit", fixture(f"junit/{name}.xml")) for name in result))
     sums = [sum(totals[place] for totals in result.values()) for place in range(3)]
@@ -72,12 +72,12 @@ def test_all_of_them_in_one_upload_are_their_sums(server: Server) -> None:
 
 @pytest.mark.parametrize("name", ["junit/pytest-corrupt.xml", "jacoco/empty-report.xml", "hostile/truncated.xml"])
 @pytest.mark.parametrize("kind", ["junit", "jacoco"])
-def test_what_cannot_be_read_is_400(server: Server, name: str, kind: str) -> None:
+def test_unreadable_report_is_400(server: Server, name: str, kind: str) -> None:
     answer = post(server, ("project", "bad"), ("junit", junit(passed=1)), (kind, fixture(name)))
     assert check_problem(answer, 400, INGEST, has_timestamp=False)["detail"].startswith(f"{kind} {kind}2.xml: ")
 
 
-def test_whatever_is_hostile_is_taken_or_told(server: Server) -> None:
+def test_hostile_files_are_accepted_or_refused_with_400(server: Server) -> None:
     for file in sorted((FIXTURES / "hostile").iterdir()):
         for kind in ("junit", "jacoco"):
             answer = post(server, ("project", "hostile"), ("junit", junit(passed=1)), (kind, file.read_bytes()))

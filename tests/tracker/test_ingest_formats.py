@@ -1,4 +1,4 @@
-"""The answers to uploads of formats that are known, unknown, empty, or sent as the wrong part."""
+"""Responses to uploads of formats that are known, unknown, empty, or sent as the wrong part."""
 
 from __future__ import annotations
 

@@ -48,15 +48,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(server: Server) -> Iterator[None]:
+def no_incoming_files_remain(server: Server) -> Iterator[None]:
     yield
-    wait_for(lambda: not incoming_files(server), about="what came in to be removed")
+    wait_for(lambda: not incoming_files(server), about="the incoming files to be removed")
     assert "Traceback" not in server.log.read_text()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def silent(server: Server) -> Iterator[Future[Answer]]:
-    """A client whose file is too large and who then sends no more; it takes ten seconds, during the other tests."""
+def stalled_client(server: Server) -> Iterator[Future[Answer]]:
+    """A client that stops sending after a too large file; takes ten seconds, in parallel with the other tests."""
 
     def wait() -> Answer:
         sent = form([("project", "limits"), ("junit", sized(900 * KIB))])
@@ -70,7 +70,7 @@ def silent(server: Server) -> Iterator[Future[Answer]]:
 
 
 def sized(size: int) -> str:
-    """A report of so many bytes."""
+    """A report of exactly `size` bytes."""
     start, end = "<testsuite><testcase name='a'/><!--", "--></testsuite>"
     return start + "x" * (size - len(start) - len(end)) + end
 
@@ -109,7 +109,7 @@ def test_a_request_of_exactly_the_limit_passes(server: Server) -> None:
     assert send(server, sent).status == 201
 
 
-def test_what_a_report_inflates_to_is_bounded(server: Server) -> None:
+def test_inflated_size_of_a_report_is_bounded(server: Server) -> None:
     assert upload(server, ("project", "inflated"), ("junit", gzip.compress(sized(200 * KIB).encode())))["tests"] == 1
     detail = refused(server, 413, ("junit", gzip.compress(sized(200 * KIB + 1).encode())))
     assert detail.startswith("junit junit1.xml: ")
@@ -131,7 +131,7 @@ def test_the_depth_of_a_report_is_bounded(server: Server) -> None:
     assert refused(server, 400, ("junit", nested(11))).startswith("junit junit1.xml: line 1, ")
 
 
-def test_what_a_case_wrote_is_cut_with_a_mark(server: Server) -> None:
+def test_output_of_a_case_is_truncated_with_a_note(server: Server) -> None:
     long = f"<testsuite><testcase name='a'><system-out>{'x' * 5000}</system-out></testcase></testsuite>"
     run = upload(server, ("project", "output"), ("junit", long))["runId"]
     query = "SELECT out FROM output o JOIN result r ON r.id = o.result_id WHERE r.run_id = ?"
@@ -141,7 +141,7 @@ def test_what_a_case_wrote_is_cut_with_a_mark(server: Server) -> None:
     assert not out.endswith("x")
 
 
-def test_long_names_are_cut_not_refused(server: Server) -> None:
+def test_long_names_are_truncated_and_not_refused(server: Server) -> None:
     long = f"<testsuite name='{'s' * 9000}'><testcase classname='{'c' * 9000}' name='{'n' * 9000}'/></testsuite>"
     run = upload(server, ("project", "names"), ("junit", long))["runId"]
     query = "SELECT class_name, t.name FROM test t JOIN result r ON r.test_id = t.id WHERE r.run_id = ?"
@@ -150,7 +150,7 @@ def test_long_names_are_cut_not_refused(server: Server) -> None:
     assert 100 < len(name) < 9000
 
 
-def test_text_parts_are_bounded_while_they_come(server: Server) -> None:
+def test_text_parts_are_bounded_while_they_are_received(server: Server) -> None:
     sent = form([("project", "limits"), ("branch", "x" * 900_000), ("junit", junit(passed=1))])
     check_problem(send(server, sent), 400, INGEST, has_timestamp=False)
     check_problem(
@@ -161,7 +161,7 @@ def test_text_parts_are_bounded_while_they_come(server: Server) -> None:
     )
 
 
-def test_a_refused_file_is_dropped_while_the_rest_still_comes(server: Server) -> None:
+def test_refused_file_is_deleted_before_the_rest_is_received(server: Server) -> None:
     sent = form([("project", "limits"), ("junit", sized(900 * KIB))])
     with connect(server) as connection:
         head = (
@@ -172,17 +172,17 @@ def test_a_refused_file_is_dropped_while_the_rest_still_comes(server: Server) ->
         connection.sendall(sent[600 * KIB :])
         check_problem(read_response(connection), 413, INGEST, has_timestamp=False)
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert read_response(connection).status == 200, "the connection goes on"
+        assert read_response(connection).status == 200, "the connection can be used again"
 
 
-def test_the_house_has_a_limit_of_its_own(serve: Serve) -> None:
+def test_max_body_of_the_server_applies_to_uploads(serve: Serve) -> None:
     server = serve(server={"max-body": "10K"})
     sent = body([part("project", "p"), part("junit", sized(20 * KIB), "a.xml")])
     check_problem(send(server, sent), 413, INGEST, has_timestamp=False)
     assert send(server, form([("project", "p"), ("junit", junit(passed=1))])).status == 201
 
 
-def test_ten_thousand_parts_are_taken_and_one_more_is_413(serve: Serve) -> None:
+def test_ten_thousand_parts_are_accepted_and_one_more_is_413(serve: Serve) -> None:
     server = serve()
     files = [part("junit", junit(passed=1, prefix=f"f{number}"), f"{number}.xml") for number in range(200)]
     texts = [part("branch", str(number)) for number in range(9_799)]
@@ -198,18 +198,18 @@ def test_ten_thousand_parts_are_taken_and_one_more_is_413(serve: Serve) -> None:
     assert "10000 parts" in outcome["detail"]
 
 
-def test_who_is_refused_and_sends_no_more_is_answered_all_the_same(silent: Future[Answer]) -> None:
-    check_problem(silent.result(), 413, INGEST, has_timestamp=False)
+def test_client_that_stalls_after_a_refusal_is_answered(stalled_client: Future[Answer]) -> None:
+    check_problem(stalled_client.result(), 413, INGEST, has_timestamp=False)
 
 
-def test_the_reports_of_a_request_together_have_a_limit_of_inflated_bytes(server: Server) -> None:
+def test_total_inflated_size_of_a_request_is_bounded(server: Server) -> None:
     reports = [("junit", gzip.compress(sized(190 * KIB).replace("'a'", f"'a{n}'").encode())) for n in range(3)]
     detail = refused(server, 413, *reports)
     assert detail.startswith("junit junit3.xml: the reports of the request have more than 512000 bytes when inflated")
     assert post(server, ("project", "two of them"), *reports[:2]).status == 201
 
 
-def test_parsing_has_a_limit_of_cpu_time_and_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsing_is_limited_in_cpu_time_and_elapsed_time(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = ingest.Budget(1000)
     budget.spend(1000)
     with pytest.raises(ReportTooLarge, match="more than 1000 bytes"):
@@ -228,7 +228,7 @@ def many_cases(count: int) -> bytes:
     return gzip.compress(f"<testsuite name='s'>{rows}</testsuite>".encode(), 1)
 
 
-def test_parsing_ends_when_the_client_leaves(tmp_path: Path) -> None:
+def test_parsing_ends_when_the_client_disconnects(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         sent = form([("project", "gone"), ("junit", many_cases(600_000))])
         with connect(server) as connection:

@@ -49,7 +49,7 @@ PERF = "timeStamp,elapsed,label,success\n1,2,=GET,true\n2,3,@POST,true\n"
 
 
 @pytest.fixture(scope="module")
-def made(server: Server) -> Mapping[str, Any]:
+def ids(server: Server) -> Mapping[str, Any]:
     """Ids of a project and its newest run, with two rows at least in each list of a project and of a run."""
     texts = {"project": PROJECT, "diff": json.dumps({"files": {"=b.java": [[1, 1]], "com/x/=a.java": [[1, 2]]}})}
     runs: list[Any] = []
@@ -101,7 +101,7 @@ def paged(server: Server, path: str, limit: int) -> list[Any]:
             address = f"{first}&cursor={quote(cursor)}" if cursor else ""
         if not address:
             return found
-    raise AssertionError("the list does not end")
+    raise AssertionError("the pages do not end")
 
 
 def test_every_operation_with_a_limit_has_a_cursor_and_a_format(server: Server) -> None:
@@ -116,8 +116,8 @@ def test_every_operation_with_a_limit_has_a_cursor_and_a_format(server: Server) 
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_the_pages_of_a_list_are_the_list(server: Server, made: Mapping[str, Any], path: str) -> None:
-    address = path.format(**made)
+def test_pages_of_a_list_have_all_its_items_in_order(server: Server, ids: Mapping[str, Any], path: str) -> None:
+    address = path.format(**ids)
     whole = rows_of(read(server, address))
     assert len(whole) > (0 if path.startswith("projects?") else 1)
     assert paged(server, address, 1) == whole
@@ -136,9 +136,9 @@ def test_the_pages_of_a_list_are_the_list(server: Server, made: Mapping[str, Any
 
 @pytest.mark.parametrize("path", LISTS)
 def test_every_list_is_exported_with_the_rows_and_fields_of_its_json(
-    server: Server, made: Mapping[str, Any], path: str
+    server: Server, ids: Mapping[str, Any], path: str
 ) -> None:
-    address = path.format(**made)
+    address = path.format(**ids)
     rows, join = rows_of(read(server, address)), "&" if "?" in address else "?"
     answer = server.get(f"{API}/{address}{join}format=ndjson")
     assert [json.loads(line) for line in answer.text.splitlines()] == rows
@@ -152,13 +152,13 @@ def test_every_list_is_exported_with_the_rows_and_fields_of_its_json(
     assert read(server, f"{address}{join}format=xls", 400)["message"] == "format must be one of json, csv, ndjson"
 
 
-def test_a_page_of_a_search_without_a_match_has_one_head(server: Server, made: Mapping[str, Any]) -> None:
-    exported = server.get(f"{API}/projects/{made['id']}/search?q=nothing&format=csv")
+def test_csv_export_of_a_search_without_a_match_has_only_the_header(server: Server, ids: Mapping[str, Any]) -> None:
+    exported = server.get(f"{API}/projects/{ids['id']}/search?q=nothing&format=csv")
     assert exported.text == "className,name,file,owner\r\n"
 
 
 @pytest.mark.parametrize("text", ["=a", "+a", "-a", "@a", "\ta", "\ra"])
-def test_a_cell_that_a_spreadsheet_would_run_begins_with_an_apostrophe(text: str) -> None:
+def test_csv_cell_that_is_a_formula_begins_with_an_apostrophe(text: str) -> None:
     assert next(csv.reader(io.StringIO(csv_text(["a"], [{"a": text}], False), newline=""))) == [f"'{text}"]
     assert csv_text(["a"], [{"a": -1}], False) == "-1\r\n"
 
@@ -177,7 +177,7 @@ def linked(server: Server, path: str, limit: int) -> list[Any]:
         address = link[1 : link.index(">")]
 
 
-def test_old_arrays_link_their_next_page(server: Server, project: str) -> None:
+def test_array_responses_link_their_next_page(server: Server, project: str) -> None:
     with records.store_of(server):
         owner = records.create_project(project)
         for n in range(5):

@@ -1,4 +1,4 @@
-"""A shared store, in addition to the tests of both stores: faults, limits, and concurrent writers."""
+"""The store in PostgreSQL, in addition to the tests that run on both stores: faults, limits, concurrent writers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from models.tracker.tables import Project, reports
 
 @pytest.fixture
 def store(postgresql: Postgresql) -> Iterator[str]:
-    """Opened; its URL."""
+    """Opens the store in an empty database; yields its URL."""
     url = postgresql.emptied()
     reports.open(Path("/nowhere"), url)
     yield url
@@ -34,15 +34,15 @@ def store(postgresql: Postgresql) -> Iterator[str]:
 
 
 @pytest.fixture
-def apart(postgresql: Postgresql) -> Iterator[Postgresql]:
-    """For tests that stop it: a cluster that is running again afterwards."""
+def stoppable_postgresql(postgresql: Postgresql) -> Iterator[Postgresql]:
+    """A PostgreSQL server that tests may stop; it is started again afterwards."""
     yield postgresql
     if not postgresql.is_running:
         postgresql.start()
 
 
-def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """What each returns or raises, in threads that begin at the same moment."""
+def run_at_once(*works: Callable[[], Any]) -> list[Any]:
+    """Runs each in a thread, all starting together; returns what they return or raise."""
     found: list[Any] = [None] * len(works)
     barrier = threading.Barrier(len(works))
 
@@ -62,11 +62,11 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
 
 
 @pytest.mark.usefixtures("store")
-def test_one_of_two_last_admins_stays_every_caller_at_once() -> None:
+def test_concurrent_demotions_keep_one_admin() -> None:
     one, two = (accounts.create_user(name, "!", "ADMIN", 1) for name in ("ada", "bea"))
     reports.close()
     for _ in range(5):
-        found = at_once(lambda: accounts.set_role(one.id, "USER"), lambda: accounts.set_role(two.id, "USER"))
+        found = run_at_once(lambda: accounts.set_role(one.id, "USER"), lambda: accounts.set_role(two.id, "USER"))
         assert [type(error) for error in found if error is not None] == [Conflict]
         for user in (one, two):
             accounts.set_role(user.id, "ADMIN")
@@ -74,7 +74,7 @@ def test_one_of_two_last_admins_stays_every_caller_at_once() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_names_that_no_index_could_hold_and_characters_that_no_text_could() -> None:
+def test_names_too_long_for_an_index_and_nul_characters_are_stored() -> None:
     project = Project.create(name="p", visibility="PUBLIC", created_at=1)
     names = ["".join(chr(0x4E00 + (7919 * number + place) % 20000) for number in range(512)) for place in range(3)]
     for place, name in enumerate(names):
@@ -105,7 +105,7 @@ def test_the_revision_of_a_project_counts_the_changes_of_its_runs() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_texts_are_sorted_as_sqlite_sorts_them() -> None:
+def test_texts_are_sorted_as_in_sqlite() -> None:
     names = ["ä", "b", "B", "a", "_", "Z", "\U0001f600", "\uffff", "aa", "a b", "a-b"]
     for name in names:
         Project.create(name=name, visibility="PUBLIC", created_at=1)
@@ -113,7 +113,7 @@ def test_texts_are_sorted_as_sqlite_sorts_them() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_work_that_takes_too_long_ends() -> None:
+def test_work_over_its_timeout_is_cancelled() -> None:
     reports.close()
     with pytest.raises(TimedOut, match=r"longer than 0\.2 s"):
         reports.run_with_timeout(lambda: reports.execute_sql("SELECT pg_sleep(20)"), 0.2)
@@ -127,7 +127,7 @@ def test_work_that_takes_too_long_ends() -> None:
     assert reports.run_with_timeout(lambda: reports.execute_sql("SELECT 7").fetchone(), 20) == (7,)
 
 
-def test_a_writer_that_waits_too_long_gets_the_reason(store: str) -> None:
+def test_writer_that_cannot_get_the_lock_has_a_lock_timeout(store: str) -> None:
     reports.close()
     with reports.obj._connect_listener() as other:  # type: ignore[union-attr]
         other.execute(f"SELECT pg_advisory_lock({reports.obj.lock_id()})".encode())  # type: ignore[union-attr]
@@ -135,7 +135,7 @@ def test_a_writer_that_waits_too_long_gets_the_reason(store: str) -> None:
             reports.run_with_timeout(lambda: retention.forget_tests(0), 2)
         user = reports.run_with_timeout(
             lambda: accounts.create_user("ada", "!", "USER", 1), 2
-        )  # accounts do not wait for it
+        )  # accounts do not need this lock
         reports.run_with_timeout(lambda: accounts.create_token(user.id, "ci", "FULL", None, 1), 2)
         other.execute(b"SELECT pg_advisory_unlock_all()")
     assert ask(store, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
@@ -143,7 +143,7 @@ def test_a_writer_that_waits_too_long_gets_the_reason(store: str) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_who_refers_to_what_was_deleted_at_the_same_moment_may_try_again() -> None:
+def test_reference_to_a_concurrently_deleted_row_is_an_operational_error() -> None:
     project = Project.create(name="p", visibility="PUBLIC", created_at=1)
     reports.close()
     with pytest.raises(peewee.OperationalError, match="was deleted concurrently"):
@@ -151,7 +151,7 @@ def test_who_refers_to_what_was_deleted_at_the_same_moment_may_try_again() -> No
 
 
 @pytest.mark.usefixtures("store")
-def test_several_reads_see_one_moment() -> None:
+def test_reads_of_a_transaction_see_one_snapshot() -> None:
     user = accounts.create_user("ada", "!", "USER", 1)
     with reports.atomic("DEFERRED"):
         before = accounts.user_by_id(user.id)
@@ -167,28 +167,28 @@ def test_several_reads_see_one_moment() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_after_a_restart_of_the_database_the_next_work_is_done(apart: Postgresql) -> None:
+def test_store_reconnects_after_a_restart_of_the_database(stoppable_postgresql: Postgresql) -> None:
     reports.close()
     reports.run_with_timeout(lambda: accounts.create_user("ada", "!", "USER", 1), 20)
 
     def lose() -> None:
         with reports.atomic():
             accounts.create_user("bea", "!", "USER", 1)
-            apart.stop()
+            stoppable_postgresql.stop()
             accounts.create_user("cleo", "!", "USER", 1)
 
     with pytest.raises(peewee.OperationalError):
         reports.run_with_timeout(lose, 20)
     with pytest.raises(peewee.OperationalError, match="database is unavailable"):
         reports.run_with_timeout(accounts.list_users, 20)
-    apart.start()
+    stoppable_postgresql.start()
     assert [user.username for user in reports.run_with_timeout(accounts.list_users, 20)] == ["ada"]
 
 
 @pytest.mark.usefixtures("store")
-def test_a_database_that_hangs_is_away_after_a_while(postgresql: Postgresql, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_database_is_reported_as_unavailable(postgresql: Postgresql, monkeypatch: pytest.MonkeyPatch) -> None:
     reports.close()
-    at_once(*[accounts.list_users] * 4)  # so many connections wait for work
+    run_at_once(*[accounts.list_users] * 4)  # leaves four idle connections
     monkeypatch.setattr(postgres, "_RESPONSE_GRACE_SECONDS", 0.5)
 
     def begin() -> None:
@@ -208,14 +208,14 @@ def test_a_database_that_hangs_is_away_after_a_while(postgresql: Postgresql, mon
 
     with postgresql.hung(), monkeypatch.context() as patch:
         patch.setattr(postgres._Adapter, "connect", counted)
-        found = at_once(*[accounts.list_users] * 8)
+        found = run_at_once(*[accounts.list_users] * 8)
         assert {str(error) for error in found} == {"the database is unavailable"}
-        assert len(attempts) == 1, "those that waited for the failed attempt do not try again"
-    assert at_once(accounts.list_users) == [[]]  # who comes after a vain attempt makes one
+        assert len(attempts) == 1, "callers that waited for the failed attempt do not connect again"
+    assert run_at_once(accounts.list_users) == [[]]  # the next caller after a failed attempt connects
 
 
 @pytest.mark.usefixtures("store")
-def test_a_connection_to_what_is_no_primary_any_more_is_not_kept() -> None:
+def test_connection_to_a_former_primary_is_discarded() -> None:
     reports.close()
     reports.run_with_timeout(lambda: reports.execute_sql("SET default_transaction_read_only = on"), 20)
     with pytest.raises(peewee.OperationalError, match="database is unavailable"):
@@ -227,7 +227,7 @@ def test_a_connection_to_what_is_no_primary_any_more_is_not_kept() -> None:
 
 
 def start(folder: Path, url: str, *verb: str, code: str = "", typed: str = "") -> subprocess.CompletedProcess[str]:
-    """A server that is not to come up, or a verb."""
+    """Runs a server that fails to start, or a command."""
     config = folder / "pilothouse.yaml"
     config.write_text(yaml.safe_dump({"server": {"database-url": url}}))
     run = f"import sys\n{code}\nimport run\nsys.exit(run.main(sys.argv[1:]))"
@@ -256,20 +256,20 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 @pytest.mark.parametrize("verb", [(), ("user", "token", "ada")], ids=["serve", "user"])
-def test_a_database_that_cannot_be_used_is_reported_in_a_line_without_the_password(
+def test_unusable_database_is_reported_in_one_line_without_the_password(
     tmp_path: Path, what: str, verb: tuple[str, ...]
 ) -> None:
     url, words = REFUSED[what]
     done = start(tmp_path, url, *verb)
     assert done.returncode == 1
-    response_text = done.stderr + done.stdout
-    assert (words if not verb else words.partition(": the store")[0]) in response_text
-    assert "hunter2" not in response_text
-    assert "Traceback" not in response_text
-    assert len(response_text.strip().splitlines()) == 1
+    output = done.stderr + done.stdout
+    assert (words if not verb else words.partition(": the store")[0]) in output
+    assert "hunter2" not in output
+    assert "Traceback" not in output
+    assert len(output.strip().splitlines()) == 1
 
 
-def test_a_wrong_password_is_not_reported_either(tmp_path: Path, postgresql: Postgresql) -> None:
+def test_wrong_password_is_not_shown_in_the_error(tmp_path: Path, postgresql: Postgresql) -> None:
     done = start(tmp_path, postgresql.url("postgres", "wr0ng"))
     assert done.returncode == 1
     assert "password authentication failed" in done.stderr
@@ -277,7 +277,7 @@ def test_a_wrong_password_is_not_reported_either(tmp_path: Path, postgresql: Pos
     assert PASSWORD not in done.stderr
 
 
-def test_people_are_made_from_the_command_line_of_any_node(tmp_path: Path, store: str) -> None:
+def test_users_are_created_from_the_command_line_of_any_node(tmp_path: Path, store: str) -> None:
     made = start(tmp_path, store, "user", "add", "zoe", "--admin", typed="correct horse\n")
     assert (made.returncode, made.stdout) == (0, "created user zoe (ADMIN)\n"), made
     token = start(tmp_path, store, "user", "token", "zoe")
@@ -289,7 +289,7 @@ def test_people_are_made_from_the_command_line_of_any_node(tmp_path: Path, store
     assert not (tmp_path / "data" / "tracker.db").exists()
 
 
-def test_a_verb_waits_for_who_writes(tmp_path: Path, store: str) -> None:
+def test_user_command_waits_for_the_write_lock(tmp_path: Path, store: str) -> None:
     user = accounts.create_user("ada", "!", "USER", 1)
     lock = reports.obj.lock_id("accounts")  # type: ignore[union-attr]
     found: list[subprocess.CompletedProcess[str]] = []
@@ -304,14 +304,14 @@ def test_a_verb_waits_for_who_writes(tmp_path: Path, store: str) -> None:
     assert len(accounts.tokens_of(user.id)) == 1
 
 
-def test_without_the_driver_the_extra_is_named(tmp_path: Path) -> None:
+def test_missing_driver_error_names_the_extra(tmp_path: Path) -> None:
     done = start(tmp_path, "postgresql://u@127.0.0.1/d", code="sys.modules['psycopg'] = None")
     assert done.returncode == 1
     assert "install the extra `postgres`" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_tables_that_are_newer_are_left_alone(store: str) -> None:
+def test_newer_schema_version_is_refused(store: str) -> None:
     reports.execute_sql("UPDATE schema_version SET version = 99 WHERE store = 'tracker'")
     try:
         with pytest.raises(peewee.DatabaseError, match="of version 99, newer than this program"):
@@ -320,24 +320,24 @@ def test_tables_that_are_newer_are_left_alone(store: str) -> None:
         ask(store, "UPDATE schema_version SET version = ? WHERE store = 'tracker'", (len(reports.steps),))
 
 
-def test_a_url_that_is_none_shows_nothing_of_itself() -> None:
+def test_password_of_an_invalid_url_is_not_shown_in_the_error() -> None:
     with pytest.raises(CannotUse) as caught:
         reports.open(Path("/nowhere"), "postgresql://u:hunter2@[h/d")
     assert "hunter2" not in str(caught.value)
 
 
-def test_who_does_not_ask_for_it_does_not_load_the_driver() -> None:
+def test_driver_is_imported_only_if_it_is_used() -> None:
     drivers = "('psycopg', 'models.storage.postgres')"
     code = f"import sys, run; print([name for name in sys.modules if name.startswith({drivers})])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-# Its words
+# Statements
 
 
 @pytest.mark.parametrize(
-    ("own", "its", "names"),
+    ("sqlite_sql", "postgresql_sql", "names"),
     [
         ("SELECT ? + ?", "SELECT $1 + $2", None),
         ("SELECT :b, :a, :b", "SELECT $1, $2, $1", ("b", "a")),
@@ -350,5 +350,7 @@ def test_who_does_not_ask_for_it_does_not_load_the_driver() -> None:
         ("a CROSS JOIN b c WHERE x", "a CROSS JOIN b c WHERE x", None),
     ],
 )
-def test_a_statement_in_its_words(own: str, its: str, names: tuple[str, ...] | None) -> None:
-    assert dialect.statement(own) == (its, names)
+def test_statement_is_translated_to_postgresql(
+    sqlite_sql: str, postgresql_sql: str, names: tuple[str, ...] | None
+) -> None:
+    assert dialect.statement(sqlite_sql) == (postgresql_sql, names)

@@ -76,7 +76,7 @@ def test_the_last_line_wins_in_each_section() -> None:
     assert {file: rules.of(file) for file in expected} == expected
 
 
-def test_no_pattern_takes_long() -> None:
+def test_pathological_patterns_are_matched_quickly() -> None:
     begin = time.process_time()
     for pattern in ("*a" * 500, "**/a/" * 500 + "b", "a*" * 400 + "b", "/".join(["*a*"] * 100), "?" * 500):
         rules = codeowners.parse(f"{pattern} @o")
@@ -104,7 +104,7 @@ def test_no_pattern_takes_long() -> None:
         ("", None),
     ],
 )
-def test_a_class_is_in_the_file_that_fits_alone(class_name: str, file: str | None) -> None:
+def test_class_is_mapped_to_its_only_matching_file(class_name: str, file: str | None) -> None:
     index = PathIndex(
         ["app/src/test/java/com/example/ShopTest.java", "tests/test_shop.py", "web/cart.test.ts", "web/CartSpec.js",
          "a/Twice.java", "b/Twice.java"]
@@ -138,7 +138,9 @@ RED = (
 )
 
 
-def test_owners_have_their_failing_and_flaky_tests(server: Server, project: str, admin_header: dict[str, str]) -> None:
+def test_owners_are_listed_with_their_failing_and_flaky_tests(
+    server: Server, project: str, admin_header: dict[str, str]
+) -> None:
     run = upload(server, ("project", project), ("branch", "main"), ("junit", RED))
     answer = put(server, run["projectId"], "src/ @a @b\n", **admin_header)
     assert answer.status == 200
@@ -193,7 +195,7 @@ def test_rules_that_are_not_valid_are_refused(rules: Any) -> None:
     ],
     ids=["trusted", "anonymous", "another branch", "a pull request"],
 )
-def test_codeowners_come_with_trusted_uploads_of_the_base_branch(
+def test_codeowners_are_taken_from_trusted_uploads_of_the_base_branch(
     server: Server,
     project: str,
     admin_header: dict[str, str],
@@ -218,7 +220,7 @@ def test_codeowners_come_with_trusted_uploads_of_the_base_branch(
 # First failures
 
 
-def test_a_test_fails_since_the_first_run_of_its_series(server: Server, project: str) -> None:
+def test_failure_series_begins_at_its_first_failing_run(server: Server, project: str) -> None:
     with records.store_of(server):
         owner = records.create_project(project, repo_url="git@github.com:o/r.git")
         statuses = (FAILED, PASSED, SKIPPED, FAILED, ERROR)
@@ -266,5 +268,5 @@ def test_the_history_of_a_test_reports_since_when_it_fails(server: Server, proje
         (None, None),
     ],
 )
-def test_the_forge_compares_two_commits(repository: str | None, url: str | None) -> None:
+def test_compare_url_links_two_commits_at_the_forge(repository: str | None, url: str | None) -> None:
     assert compare_url(repository, "a", "b") == url

@@ -124,7 +124,7 @@ def figures(point: PerfPoint) -> dict[str, object]:
     }
 
 
-def test_jmeter() -> None:
+def test_jmeter_report() -> None:
     for content in (JTL, JTL.replace("\n", "\r\n"), gzip.compress(JTL.encode()), "\ufeff" + JTL):
         report = read(content)
         assert report.format == "JMeter JTL"
@@ -158,7 +158,7 @@ HEAD = "timeStamp,elapsed,label,success\n"
         ("1700000000000;100;a, b;200;OK, fine;t;text;true\n", {"a, b": 1}),
     ],
 )
-def test_jmeter_rows_that_are_odd(content: str, labels: dict[str, int]) -> None:
+def test_unusual_jmeter_rows_are_read_or_skipped(content: str, labels: dict[str, int]) -> None:
     united = dict.fromkeys(labels, 0)
     for point in read(content).points:
         if point.label in labels:
@@ -168,14 +168,14 @@ def test_jmeter_rows_that_are_odd(content: str, labels: dict[str, int]) -> None:
     assert united == labels
 
 
-def test_a_report_without_outcomes_has_no_share_of_errors() -> None:
+def test_report_without_outcomes_has_no_error_rate() -> None:
     (point,) = read("label,elapsed\nhome,5\n").points
     assert point.error_pct is None
 
 
 def test_a_histogram_is_exact_to_one_per_cent() -> None:
-    dice = random.Random(1)
-    values = [dice.lognormvariate(3, 2) for _ in range(20_000)] + [0.0] * 10
+    rng = random.Random(1)
+    values = [rng.lognormvariate(3, 2) for _ in range(20_000)] + [0.0] * 10
     histogram = Histogram()
     for value in values:
         histogram.add(value)
@@ -185,7 +185,7 @@ def test_a_histogram_is_exact_to_one_per_cent() -> None:
         assert histogram.percentile(share) == pytest.approx(exact, rel=0.0101)
 
 
-def test_k6() -> None:
+def test_k6_report() -> None:
     points = {point.label: point for point in read(K6_EXPORT).points}
     assert list(points) == ["http_req_duration", "http_req_duration{name:cart}", "iteration_duration"]
     assert figures(points["http_req_duration"]) == {
@@ -200,7 +200,7 @@ def test_k6() -> None:
     }  # fmt: skip
 
 
-def test_jmh() -> None:
+def test_jmh_report() -> None:
     add, total = read(JMH).points
     assert add.label == "com.example.Cart.add (kind=a, size=10)"
     assert figures(add) == {
@@ -225,13 +225,13 @@ def test_a_jmh_benchmark_in_several_modes_has_a_label_of_each() -> None:
     assert report.dropped_labels == 0
 
 
-def test_k6_figures_that_are_no_numbers() -> None:
+def test_invalid_numbers_of_k6_are_ignored() -> None:
     metrics = {"a": {"avg": "x"}, "http_req_duration": {"avg": 1}, "http_reqs": {"count": -5}}
     (point,) = read({"metrics": metrics}).points
     assert figures(point) == {"samples": 0, "mean": 1.0}
 
 
-def test_pytest_benchmark() -> None:
+def test_pytest_benchmark_report() -> None:
     (point,) = read(PYTEST).points
     assert (point.label, read(PYTEST).format) == ("test_b.py::test_sum", "pytest-benchmark JSON")
     assert figures(point) == {
@@ -243,7 +243,7 @@ def test_pytest_benchmark() -> None:
     assert point.p95 == pytest.approx(95, rel=0.01)
 
 
-def test_go_bench() -> None:
+def test_go_benchmark_report() -> None:
     cart, order = read(GO).points
     assert cart.label == "example.com/shop.BenchmarkCart"
     assert (cart.samples, cart.mean, cart.min, cart.max) == (3_000_000, 0.002, 0.001, 0.003)
@@ -261,7 +261,7 @@ def test_go_benchmarks_with_output_with_several_processors_and_with_odd_values()
     }  # fmt: skip
 
 
-def test_lines_that_nearly_are_go_benchmarks_take_linear_time() -> None:
+def test_malformed_go_benchmark_lines_take_linear_time() -> None:
     """The regular expressions hold the interpreter's lock: the time of four times the lines is not sixteen-fold."""
 
     def seconds(lines: int) -> float:
@@ -290,7 +290,7 @@ def test_lines_that_nearly_are_go_benchmarks_take_linear_time() -> None:
         ('timeStamp,elapsed,label\n1,2,"' + f"{'x' * 1000}\n" * 9000, "not valid CSV"),
     ],
 )
-def test_what_cannot_be_read_is_refused(content: str, reason: str) -> None:
+def test_unreadable_performance_report_is_refused(content: str, reason: str) -> None:
     with pytest.raises(BadReport, match=reason):
         read(content)
 
@@ -306,8 +306,8 @@ def test_labels_and_size_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         read("timeStamp,elapsed,label,success\n" + rows)
 
 
-def test_a_large_report_is_read_in_flat_memory() -> None:
-    """With PILOTHOUSE_PROOF a gigabyte."""
+def test_large_report_is_read_in_constant_memory() -> None:
+    """A gigabyte if PILOTHOUSE_PROOF is set."""
     size = 1000 if os.environ.get("PILOTHOUSE_PROOF") else 6
     row = b"1700000000000,123,GET /cart,200,OK,Users 1-1,text,true,,512," + b"x" * 140 + b"\n"
     packed = io.BytesIO()
@@ -417,7 +417,7 @@ def test_shards_of_one_label_are_one_point_and_a_retry_adds_nothing(server: Serv
     assert item["p95"] == pytest.approx(300, rel=0.01)
 
 
-def test_a_later_attempt_supersedes_the_points_too(server: Server) -> None:
+def test_later_attempt_supersedes_performance_points(server: Server) -> None:
     first = upload(server, "attempts", jtl(100), runKey="k", jobKey="load", attempt="1")
     run = upload(server, "attempts", jtl(200), runKey="k", jobKey="load", attempt="2")
     assert run["runId"] == first["runId"]
@@ -425,7 +425,7 @@ def test_a_later_attempt_supersedes_the_points_too(server: Server) -> None:
     assert (item["samples"], item["mean"]) == (100, 200.0)
 
 
-def test_the_history_of_a_flag_by_pages(server: Server) -> None:
+def test_performance_history_of_a_flag_is_paginated(server: Server) -> None:
     ids = [upload(server, "history", jtl(100 + number), jtl(5, "other"))["runId"] for number in range(5)]
     project = upload(server, "history", jtl(7), flag="other")["projectId"]
     path = f"{API}/projects/{project}/perf?limit=2&label={quote('GET /cart')}"
@@ -449,7 +449,7 @@ def test_a_report_of_tests_in_the_part_perf_is_refused(server: Server) -> None:
     assert server.post(INGEST, body(parts), Content_Type=FORM).status == 400
 
 
-def test_is_judged_only_with_a_rule() -> None:
+def test_performance_is_judged_only_if_a_rule_is_set() -> None:
     limits = quality_gate.thresholds(Project(), QualityGate())
     assert not quality_gate.judges_perf(limits)
     assert quality_gate.judges_perf(evolve(limits, perf_max_error_pct=0.0))

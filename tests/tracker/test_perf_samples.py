@@ -78,7 +78,7 @@ def test_the_figures_of_a_file_are_those_that_its_tool_prints(name: str) -> None
                 assert read is None if value is None else read == pytest.approx(value, rel=1e-4), (label, figure)
 
 
-def test_no_sample_within_a_sample_counts() -> None:
+def test_nested_jmeter_samples_are_not_counted() -> None:
     inner = '<httpSample t="5" ts="1" s="false" lb="part"/>'
     document = (
         f'<?xml version="1.0"?>\n<!-- x --><testResults version="1.2"><httpSample t="10" ts="1000" s="true" lb="a">'
@@ -101,7 +101,7 @@ def test_no_sample_within_a_sample_counts() -> None:
         (b"\0\1\2\3", "binary data|text that begins"),
     ],
 )
-def test_what_is_no_performance_report_is_named_by_what_it_resembles(content: bytes, reason: str) -> None:
+def test_error_for_another_kind_of_file_names_what_it_resembles(content: bytes, reason: str) -> None:
     with pytest.raises(BadReport, match=rf"({reason}).*expected one of JMH JSON, pytest-benchmark JSON, k6 summary"):
         read_perf(io.BytesIO(content), Limits())
 

@@ -27,13 +27,13 @@ def store(tmp_path: Path, database_url: str | None) -> Iterator[None]:
         yield
 
 
-def standing(project: Project, settings: QualityGate = GATE) -> project_status.ProjectStatus:
+def status_of(project: Project, settings: QualityGate = GATE) -> project_status.ProjectStatus:
     (found,) = project_status.of([Project.get_by_id(project.id)], settings)
     return found
 
 
-def test_nothing_posted_is_no_runs() -> None:
-    found = standing(records.create_project("empty"))
+def test_project_without_uploads_has_the_status_no_runs() -> None:
+    found = status_of(records.create_project("empty"))
     assert (found.health, found.run, found.verdict) == (Health.NO_RUNS, None, None)
 
 
@@ -46,23 +46,25 @@ def test_nothing_posted_is_no_runs() -> None:
         (None, 1, Health.AT_RISK),
     ],
 )
-def test_what_passed_is_healthy_or_at_risk(coverage: tuple[int, int] | None, flaky: int, health: Health) -> None:
+def test_project_with_a_passed_run_is_healthy_or_at_risk(
+    coverage: tuple[int, int] | None, flaky: int, health: Health
+) -> None:
     project = records.create_project("p")
     records.create_run(project, {"c.A a": PASSED}, coverage, flaky=flaky)
-    assert standing(project).health is health
+    assert status_of(project).health is health
 
 
 def test_coverage_just_below_the_minimum_is_not_rounded_up() -> None:
     project = records.create_project("p")
     records.create_run(project, {"c.A a": PASSED}, (79_999, 20_001))
-    assert "79.9 %" in standing(project).reason
+    assert "79.9 %" in status_of(project).reason
 
 
-def test_the_base_branch_counts_and_not_what_is_tried_on_others() -> None:
+def test_status_is_of_the_base_branch_and_not_of_other_branches() -> None:
     project = records.create_project("p")
     base = records.create_run(project, {"c.A a": PASSED})
     other = records.create_run(project, {"c.A a": FAILED}, branch="feature")
-    found = standing(project)
+    found = status_of(project)
     assert found.run is not None
     assert found.newest is not None
     assert (found.health, found.run.id, found.newest.id) == (Health.HEALTHY, base.id, other.id)
@@ -72,7 +74,7 @@ def test_without_a_run_on_the_base_branch_the_newest_counts() -> None:
     project = records.create_project("p")
     records.create_run(project, {"c.A a": PASSED}, branch="feature")
     run = records.create_run(project, {"c.A a": FAILED}, branch=None)
-    found = standing(project)
+    found = status_of(project)
     assert found.run is not None
     assert (found.health, found.run.id) == (Health.FAILING, run.id)
 
@@ -81,51 +83,51 @@ def test_a_projects_own_base_branch_counts() -> None:
     project = records.create_project("p", base_branch="trunk")
     records.create_run(project, {"c.A a": FAILED}, branch="trunk")
     records.create_run(project, {"c.A a": PASSED})
-    assert standing(project).health is Health.FAILING
+    assert status_of(project).health is Health.FAILING
 
 
 def test_the_worst_of_the_flags_counts_and_is_named() -> None:
     project = records.create_project("p")
     records.create_run(project, {"c.A a": FAILED}, flag="unit")
     records.create_run(project, {"c.A b": PASSED}, flag="ui")
-    found = standing(project)
+    found = status_of(project)
     assert found.health is Health.FAILING
     assert found.reason.endswith("(unit)")
 
 
-def test_a_flag_that_was_not_heard_of_for_a_month_does_not_count() -> None:
+def test_flag_without_runs_for_a_month_does_not_count() -> None:
     project = records.create_project("p")
     records.create_run(project, {"c.A a": FAILED}, flag="old", created_at=NOW)
     records.create_run(project, {"c.A b": PASSED}, flag="new", created_at=NOW + MONTH)
-    assert standing(project).health is Health.HEALTHY
+    assert status_of(project).health is Health.HEALTHY
 
 
-def test_of_two_runs_of_one_moment_the_later_id_counts() -> None:
+def test_of_two_runs_with_equal_times_the_higher_id_counts() -> None:
     project = records.create_project("p")
     records.create_run(project, {"c.A a": FAILED}, created_at=NOW)
     records.create_run(project, {"c.A a": PASSED}, created_at=NOW)
-    assert standing(project).health is Health.HEALTHY
+    assert status_of(project).health is Health.HEALTHY
 
 
-def test_failures_have_the_run_since_which_they_fail() -> None:
+def test_failing_status_has_the_time_of_the_first_failing_run() -> None:
     project = records.create_project("p")
     for at, status in enumerate([FAILED, PASSED, FAILED, FAILED]):
         records.create_run(project, {"c.A a": status}, created_at=NOW + at * SECOND)
     records.create_run(project, {"c.A a": PASSED}, branch="feature", created_at=NOW + 3 * SECOND)
-    assert standing(project).since == NOW + 2 * SECOND
+    assert status_of(project).since == NOW + 2 * SECOND
 
 
-def test_a_failure_that_is_not_new_is_failing_still() -> None:
+def test_project_with_only_known_failures_is_failing() -> None:
     project = records.create_project("p")
     for _ in range(2):
         records.create_run(project, {"c.A a": FAILED})
-    found = standing(project)
+    found = status_of(project)
     assert found.health is Health.FAILING
     assert found.verdict is not None
     assert found.verdict.passed
 
 
-def test_trouble_comes_first_and_the_longest_trouble_before_the_rest() -> None:
+def test_failing_projects_are_listed_first_longest_failing_before_others() -> None:
     for name, at, status in (("b", 5, FAILED), ("a", 9, FAILED), ("ok", 1, PASSED)):
         records.create_run(records.create_project(name), {"c.A a": status}, created_at=NOW + at * SECOND)
     records.create_project("nothing")
@@ -133,28 +135,28 @@ def test_trouble_comes_first_and_the_longest_trouble_before_the_rest() -> None:
     assert found == ["b", "a", "ok", "nothing"]
 
 
-def test_a_private_project_is_seen_by_its_members_alone() -> None:
+def test_private_project_is_listed_for_its_members_only() -> None:
     project, user = records.create_project("secret", "PRIVATE"), records.create_user("member")
-    outsider = records.create_user("stranger")
+    outsider = records.create_user("outsider")
     permissions.grant(project.id, user.id, "READ", NOW)
-    assert [len(project_status.visible_to(who, GATE)) for who in (None, outsider, user)] == [0, 0, 1]
+    assert [len(project_status.visible_to(caller, GATE)) for caller in (None, outsider, user)] == [0, 0, 1]
 
 
-def test_the_verdict_is_the_gates_own() -> None:
-    """Whatever happened: the batch says of each run what the gate says of it alone."""
-    chance = random.Random(7)
+def test_batch_verdicts_equal_those_of_the_gate() -> None:
+    """For random runs, the batch returns the verdict that the gate returns for each single run."""
+    rng = random.Random(7)
     for number in range(12):
         project = records.create_project(
             f"p{number}",
-            base_branch=chance.choice([None, "trunk"]),
-            min_line_coverage=chance.choice([None, 50.0]),
-            fail_on_new_failures=chance.choice([None, None, False]),
+            base_branch=rng.choice([None, "trunk"]),
+            min_line_coverage=rng.choice([None, 50.0]),
+            fail_on_new_failures=rng.choice([None, None, False]),
         )
         for _ in range(8):
-            tests = {f"c.A t{test}": chance.choice([PASSED, PASSED, FAILED]) for test in range(4)}
-            coverage = chance.choice([None, (chance.randrange(40, 60), 50)])
-            place = {"branch": chance.choice(["main", "trunk"]), "flag": chance.choice(["a", "b"])}
-            records.create_run(project, tests, coverage, base_branch=chance.choice([None, "main"]), **place)
+            tests = {f"c.A t{test}": rng.choice([PASSED, PASSED, FAILED]) for test in range(4)}
+            coverage = rng.choice([None, (rng.randrange(40, 60), 50)])
+            place = {"branch": rng.choice(["main", "trunk"]), "flag": rng.choice(["a", "b"])}
+            records.create_run(project, tests, coverage, base_branch=rng.choice([None, "main"]), **place)
         quarantined = Test.get((Test.project == project) & (Test.name == "t1"))
         Mark.create(project=project, test=quarantined, status="QUARANTINED", created_at=NOW)
         Suite.update(failed=1).where(Suite.run_id == Run.select(Run.id).order_by(Run.id.desc()).limit(1)).execute()

@@ -1,4 +1,4 @@
-"""The board stays quick where a run fails everywhere: it is on the page that stays open all day."""
+"""The project status, which the dashboard shows, is computed quickly for a run with thousands of failed suites."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from models.config.settings import QualityGate
 from models.tracker import project_status
 from models.tracker.tables import Project, Run, reports
 
-SUITES, EACH = 3000, 2
+SUITES, TESTS_PER_SUITE = 3000, 2
 
 
-def failed_everywhere() -> None:
-    """A run of many suites, each of which says that something failed; only the first says what."""
-    one, count = create_project("large"), SUITES * EACH
+def create_run_with_failed_suites() -> None:
+    """Creates a run of many suites with failure counts; all failed tests belong to the first suite."""
+    one, count = create_project("large"), SUITES * TESTS_PER_SUITE
     sums = {"tests": count, "passed": 0, "failed": count, "errors": 0, "skipped": 0, "flaky": 0, "duration_ms": 0}
     made = Run.create(
         project=one, branch="main", flag="default", status="FAILED", created_at=1, updated_at=1, uploads=1, **sums
     )
     report = Report.create(run=made, kind="junit", hash="0", name="a", format="JUnit", created_at=1, **sums)
     with reports.atomic():
-        suites = [(n, report.id, made.id, f"s{n}", EACH, EACH) for n in range(1, SUITES + 1)]
+        suites = [(n, report.id, made.id, f"s{n}", TESTS_PER_SUITE, TESTS_PER_SUITE) for n in range(1, SUITES + 1)]
         reports.write_many(
             "INSERT INTO suite (id, report_id, run_id, name, tests, failed, errors, skipped, duration_ms)"
             " VALUES (?, ?, ?, ?, ?, ?, 0, 0, 0)",
@@ -41,9 +41,9 @@ def failed_everywhere() -> None:
         )
 
 
-def test_many_failing_suites_are_judged_at_once(tmp_path: Path) -> None:
+def test_status_of_many_failed_suites_takes_linear_time(tmp_path: Path) -> None:
     with store_at(tmp_path / "tracker.db"):
-        failed_everywhere()
+        create_run_with_failed_suites()
         calls = 0
 
         def count(_frame: FrameType, event: str, _argument: object) -> None:
@@ -52,9 +52,9 @@ def test_many_failing_suites_are_judged_at_once(tmp_path: Path) -> None:
 
         sys.setprofile(count)
         try:
-            (standing,) = project_status.of(list(Project.select()), QualityGate())
+            (status,) = project_status.of(list(Project.select()), QualityGate())
         finally:
             sys.setprofile(None)
-    assert standing.verdict is not None
-    assert not standing.verdict.passed
-    assert calls < 100 * SUITES, "each suite is compared with each failure"
+    assert status.verdict is not None
+    assert not status.verdict.passed
+    assert calls < 100 * SUITES, "each suite was compared with each failure"

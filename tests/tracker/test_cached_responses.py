@@ -1,4 +1,4 @@
-"""Answers about runs are kept, and change as soon as something of the run changes."""
+"""Responses about runs are cached, and change as soon as something of the run changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from models.tracker.tables import Project, Run, reports
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with http_checks.running_server(tmp_path_factory.mktemp("kept")) as server, records.store_of(server):
+    with http_checks.running_server(tmp_path_factory.mktemp("cached")) as server, records.store_of(server):
         yield server
 
 
@@ -69,43 +69,43 @@ class Scene:
         answer = self.server.ask(method, path, data, headers=self.owner)
         assert answer.status in (200, 202, 204), answer
 
-    def answers(self) -> list[tuple[int, str]]:
+    def responses(self) -> list[tuple[int, str]]:
         replies = [self.server.get(path) for path in self.paths]
         return [(reply.status, reply.text if reply.status == 200 else "") for reply in replies]
 
 
-def late_report(scene: Scene) -> None:
+def add_report(scene: Scene) -> None:
     scene.post(("commit", "c"), ("runKey", "k"), ("junit", junit(3, 2, prefix="late")))
 
 
-def late_coverage(scene: Scene) -> None:
+def add_coverage(scene: Scene) -> None:
     scene.post(("commit", "c"), ("runKey", "k"), ("junit", junit(1)), ("jacoco", jacoco({"A.java": {1: True}})))
 
 
-def triage(scene: Scene) -> None:
+def set_triage_status(scene: Scene) -> None:
     body = {"className": "A", "name": "c1", "status": "QUARANTINED"}
     scene.send("POST", f"/api/v1/projects/{scene.project.id}/flaky/status", body)
 
 
-def settings(scene: Scene) -> None:
+def change_settings(scene: Scene) -> None:
     scene.send("PATCH", f"/api/v1/projects/{scene.project.id}/settings", {"failOnNewFailures": False})
 
 
-def deleted_baseline(scene: Scene) -> None:
-    """The run before it had the same failure."""
+def delete_baseline(scene: Scene) -> None:
+    """Adds another run of the base branch, then deletes the baseline."""
     scene.post(("commit", "z"), ("junit", junit(2)))
     scene.send("DELETE", f"/api/v1/runs/{scene.base}")
 
 
-def deletion(scene: Scene) -> None:
+def delete_run(scene: Scene) -> None:
     scene.send("DELETE", f"/api/v1/runs/{scene.run}")
 
 
-def privacy(scene: Scene) -> None:
+def make_private(scene: Scene) -> None:
     Project.update(visibility="PRIVATE").where(Project.id == scene.project.id).execute()
 
 
-def points(scene: Scene) -> None:
+def add_points(scene: Scene) -> None:
     scene.post(("commit", "c"), ("perf", "timeStamp,elapsed,label,success\n1,2,GET,true\n"))
 
 
@@ -116,46 +116,44 @@ PROJECT, COMPARED, OWNERS, PERF, BADGE = 4, (5, 6), 7, 8, 9
 @pytest.mark.parametrize(
     ("change", "changed"),
     [
-        (late_report, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, BADGE)),
-        (late_coverage, (0, 3, PROJECT)),
-        (triage, (0, *GATE, 3, PROJECT)),
-        (settings, (0, *GATE, 3, PROJECT)),
-        (deleted_baseline, (0, 3, PROJECT, *COMPARED)),
-        (deletion, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, BADGE)),
-        (privacy, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, PERF, BADGE)),
-        (points, (2, PROJECT, PERF)),
+        (add_report, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, BADGE)),
+        (add_coverage, (0, 3, PROJECT)),
+        (set_triage_status, (0, *GATE, 3, PROJECT)),
+        (change_settings, (0, *GATE, 3, PROJECT)),
+        (delete_baseline, (0, 3, PROJECT, *COMPARED)),
+        (delete_run, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, BADGE)),
+        (make_private, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, PERF, BADGE)),
+        (add_points, (2, PROJECT, PERF)),
     ],
 )
-def test_every_change_of_a_run_shows_at_once(
+def test_change_of_a_run_invalidates_its_cached_responses(
     server: Server, owner: User, change: Callable[[Scene], None], changed: tuple[int, ...]
 ) -> None:
     scene = Scene(server, owner)
-    before = scene.answers()
+    before = scene.responses()
     assert [status for status, _ in before] == [200] * len(scene.paths)
-    assert scene.answers() == before
+    assert scene.responses() == before
     change(scene)
-    after = scene.answers()
+    after = scene.responses()
     assert [place for place in changed if after[place] == before[place]] == []
-    assert scene.answers() == after
+    assert scene.responses() == after
 
 
-def test_an_answer_is_kept_and_has_an_etag(server: Server, owner: User) -> None:
+def test_response_is_cached_and_has_an_etag(server: Server, owner: User) -> None:
     scene = Scene(server, owner)
-    first = scene.answers()
+    first = scene.responses()
     Failure.update(message="nothing of the project").execute()
-    assert scene.answers() == first
+    assert scene.responses() == first
     records.create_run(records.create_project("another of kept"), {"a b": PASSED})
-    assert scene.answers() == first
+    assert scene.responses() == first
     for path in scene.paths:
         tag = server.get(path).headers["ETag"]
         assert server.get(path, If_None_Match=tag).status == 304
     Run.update(build_name="another").where(Run.id == scene.run).execute()
-    assert scene.answers()[0] != first[0]
+    assert scene.responses()[0] != first[0]
 
 
-def test_a_page_is_kept_for_each_caller_and_its_forms_have_the_token_of_the_request(
-    server: Server, owner: User
-) -> None:
+def test_page_is_cached_per_caller_with_the_xsrf_token_of_each_request(server: Server, owner: User) -> None:
     scene = Scene(server, owner)
     session = records.cookie(owner, server)
     path = f"/runs/{scene.run}"
@@ -167,7 +165,7 @@ def test_a_page_is_kept_for_each_caller_and_its_forms_have_the_token_of_the_requ
     assert server.get(path).text == server.get(path).text
 
 
-def test_the_table_of_growing_tests_is_kept_until_a_run_changes(server: Server) -> None:
+def test_table_of_growing_tests_is_cached_until_a_run_changes(server: Server) -> None:
     project = records.create_project("kept durations")
     ids = [records.create_run(project, {"A slow": PASSED}, created_at=records.NOW + number).id for number in range(4)]
     path, title = f"/projects/{project.id}", "Slowest growing tests"
@@ -186,7 +184,7 @@ def test_the_page_of_a_project_has_the_commands_for_the_host_of_the_request(serv
     assert [f"http://{host}/api/v1/ingest" in page.text for host, page in zip(hosts, pages, strict=True)] == [True] * 2
 
 
-def test_a_client_that_accepts_gzip_gets_the_same_answer(server: Server) -> None:
+def test_client_that_accepts_gzip_receives_the_same_content(server: Server) -> None:
     project = records.create_project("kept and gzipped")
     run = records.create_run(project, {f"class{number} test": FAILED for number in range(30)})
     path = f"/api/v1/runs/{run.id}"
@@ -197,7 +195,7 @@ def test_a_client_that_accepts_gzip_gets_the_same_answer(server: Server) -> None
         assert gzip.decompress(zipped.body) == plain.body
 
 
-def test_kept_answers_are_bounded_by_bytes_and_the_least_used_go_first() -> None:
+def test_cache_is_bounded_by_bytes_and_evicts_the_least_used_responses() -> None:
     kept = KeptAnswers(max_bytes=100_000)
     for number in range(100):
         kept.keep(number, (1,), Answer(b"x" * 9_000, "tag"))

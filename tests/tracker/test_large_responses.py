@@ -1,4 +1,4 @@
-"""An answer about a run that is too large to be kept."""
+"""A response about a run that is too large for the cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def app(io_loop: IOLoop, tmp_path: Path) -> Iterator[Application]:
 
 
 @pytest.mark.gen_test
-async def test_it_is_compressed_once_and_off_the_loop(
+async def test_large_response_is_compressed_once_outside_the_loop(
     http_client: AsyncHTTPClient, base_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[threading.Thread] = []

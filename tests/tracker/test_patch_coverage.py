@@ -29,8 +29,8 @@ def ranges(files: dict[str, list[list[int]]]) -> str:
     return json.dumps({"base": "b", "head": "h", "files": files})
 
 
-def measured(server: Server, project: str, *parts: tuple[str, str | bytes]) -> tuple[Any, Any]:
-    """The answer of the upload, and the coverage of the changed lines."""
+def measure(server: Server, project: str, *parts: tuple[str, str | bytes]) -> tuple[Any, Any]:
+    """Uploads a run; returns the response and the coverage of its changed lines."""
     run = upload(server, ("project", project), JUNIT, *parts)
     answer = server.get(f"{API}/runs/{run['runId']}/patch")
     assert answer.status == 200, answer
@@ -116,7 +116,7 @@ def test_the_files_of_a_repository_as_git_lists_them(listing: bytes) -> None:
         '{"files":{"a\\ud800.py":[[1,2]]}}',
     ],
 )
-def test_a_diff_that_is_none_is_refused(text: str) -> None:
+def test_invalid_diff_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="diff"):
         read_diff(text.encode())
 
@@ -124,14 +124,14 @@ def test_a_diff_that_is_none_is_refused(text: str) -> None:
 def test_a_diff_that_is_too_large_is_not_judged(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patch, "MAX_DIFF_RANGES", 2)
     assert read_diff(ranges({"a": [[1, 1], [3, 3], [5, 5]]}).encode()).problem == "the diff is too large"
-    run, found = measured(server, "too large", ("diff", b"+" * (patch.MAX_DIFF_BYTES + 1)))
+    run, found = measure(server, "too large", ("diff", b"+" * (patch.MAX_DIFF_BYTES + 1)))
     assert (found["reason"], run["warnings"]) == ("the diff is too large", ["the diff is too large"])
 
 
 @pytest.mark.parametrize("kind", ["cc", "combined"])
 def test_a_combined_diff_of_a_merge_is_named_and_not_judged(server: Server, kind: str) -> None:
     diff = f"diff --{kind} A.java\nindex 1,2..3\n--- a/A.java\n+++ b/A.java\n@@@ -1,1 -1,1 +1,2 @@@\n  a\n++b\n"
-    run, found = measured(server, f"combined {kind}", ONE_LINE, ("diff", diff))
+    run, found = measure(server, f"combined {kind}", ONE_LINE, ("diff", diff))
     assert (found["reason"], run["warnings"]) == (patch.COMBINED, [patch.COMBINED])
 
 
@@ -162,21 +162,21 @@ def test_facts_beyond_the_limit_of_a_file_do_not_cost_the_upload(serve: Serve, n
     ],
     ids=["equal", "absolute", "absolute, alone", "package", "ambiguous", "module", "backslashes", "not changed"],
 )
-def test_a_coverage_path_is_the_file_of_its_longest_suffix(
+def test_coverage_path_matches_the_file_with_the_longest_common_suffix(
     path: str, module: str | None, paths: list[str], found: str | None
 ) -> None:
     changed = ["src/a.py", "src/main/java/com/x/A.java"]
     assert Matcher(changed, paths).match(path, module) == found
 
 
-# What the API says
+# API responses
 
 
 def test_changed_lines_are_covered_missed_or_not_coverable(server: Server) -> None:
     report = jacoco({"A.java": {1: True, 2: False, 3: False, 5: True}, "B.java": {1: True}})
     diff = ranges({"src/com/x/A.java": [[2, 9]], "src/com/x/New.java": [[1, 1]], "README.md": [[1, 5]]})
     paths = "src/com/x/A.java\nsrc/com/x/B.java\nREADME.md\n"
-    run, found = measured(server, "lines", ("jacoco", report), ("diff", diff), ("paths", paths))
+    run, found = measure(server, "lines", ("jacoco", report), ("diff", diff), ("paths", paths))
     assert (found["covered"], found["missed"], found["unknownFiles"], found["reason"]) == (1, 2, 1, None)
     assert (found["baseCommit"], found["headCommit"]) == ("b", "h")
     assert [(file["path"], file["missedRanges"], file["state"]) for file in found["files"]] == [
@@ -201,7 +201,7 @@ OPENCOVER = f"""<CoverageSession><Modules><Module><Files><File uid="1" fullPath=
 @pytest.mark.parametrize("report", [GO, OPENCOVER], ids=["Go", "OpenCover"])
 def test_a_changed_line_within_a_block_is_covered_as_the_block_is(server: Server, report: str) -> None:
     diff = ranges({"pkg/a.go": [[6, 6], [9, 9], [12, 13]]})
-    run, found = measured(server, f"units {len(report)}", ("jacoco", report), ("diff", diff), ("paths", "pkg/a.go\n"))
+    run, found = measure(server, f"units {len(report)}", ("jacoco", report), ("diff", diff), ("paths", "pkg/a.go\n"))
     assert (found["covered"], found["missed"], found["files"][0]["missedRanges"]) == (1, 2, [[12, 13]])
     shown = server.get(
         f"{API}/runs/{run['runId']}/coverage?path={'C:/ci/' if report == OPENCOVER else 'example.com/m/'}pkg/a.go"
@@ -210,17 +210,17 @@ def test_a_changed_line_within_a_block_is_covered_as_the_block_is(server: Server
 
 
 @pytest.mark.parametrize("paths", ["src/f.py\n" * 50_001, "x" * (16 * 1024 * 1024 + 1)])
-def test_too_many_paths_are_left_out_and_do_not_cost_the_upload(server: Server, paths: str) -> None:
+def test_too_many_paths_are_ignored_with_a_warning(server: Server, paths: str) -> None:
     report = jacoco({"A.java": {1: True, 2: False}})
     diff = ranges({"com/x/A.java": [[1, 2]]})
-    run, found = measured(server, f"paths {len(paths)}", ("jacoco", report), ("diff", diff), ("paths", paths))
+    run, found = measure(server, f"paths {len(paths)}", ("jacoco", report), ("diff", diff), ("paths", paths))
     assert (found["covered"], found["missed"]) == (1, 1)
     assert [text for text in run["warnings"] if text.startswith("paths was ignored: it has more than 50000 lines")]
 
 
 def test_the_pages_of_a_run_and_of_a_comparison_show_the_changed_lines(server: Server) -> None:
     report = jacoco({"A.java": {2: True, 3: False, 4: False, 6: False}})
-    run, _ = measured(server, "on pages", ("jacoco", report), ("diff", ranges({"com/x/A.java": [[1, 9]]})))
+    run, _ = measure(server, "on pages", ("jacoco", report), ("diff", ranges({"com/x/A.java": [[1, 9]]})))
     page = server.get(run["runPath"], Accept="text/html").text
     assert "Coverage of changed lines" in page
     assert "25.0 %, 1 of 4" in page
@@ -240,12 +240,12 @@ def test_the_pages_of_a_run_and_of_a_comparison_show_the_changed_lines(server: S
     ids=["no diff", "no coverage", "no line data", "not coverable"],
 )  # fmt: skip
 def test_without_changed_lines_the_reason_is_given(server: Server, parts: list[Any], reason: str) -> None:
-    run, found = measured(server, "reasons", *parts)
+    run, found = measure(server, "reasons", *parts)
     assert (found["pct"], found["reason"], run["patchCoveragePct"]) == (None, reason, None)
 
 
-def test_the_files_come_in_pages(server: Server) -> None:
-    run, _ = measured(server, "pages", ("diff", ranges({f"f{n}.py": [[1, 1]] for n in range(5)})))
+def test_changed_files_are_paginated(server: Server) -> None:
+    run, _ = measure(server, "pages", ("diff", ranges({f"f{n}.py": [[1, 1]] for n in range(5)})))
     paths, cursor = [], ""
     while cursor is not None:
         page = server.get(f"{API}/runs/{run['runId']}/patch?limit=2&cursor={cursor}").json
@@ -256,12 +256,12 @@ def test_the_files_come_in_pages(server: Server) -> None:
     check_problem(server.get(f"{path}?cursor=x"), 400, path, has_timestamp=False)
 
 
-def test_shards_and_flags_of_a_commit_are_united(server: Server) -> None:
+def test_shards_and_flags_of_a_commit_are_merged(server: Server) -> None:
     diff = ranges({"com/x/A.java": [[1, 4]]})
     for flag, line in (("unit", 1), ("ui", 2)):
         report = jacoco({"A.java": {number: number == line for number in range(1, 5)}})
         texts = {"flag": flag, "commit": "united", "diff": diff}
-        assert measured(server, "united", ("jacoco", report), *texts.items())[0]["patchCoveragePct"] == 25.0
+        assert measure(server, "united", ("jacoco", report), *texts.items())[0]["patchCoveragePct"] == 25.0
     assert server.get(f"{API}/gate?project=united&commit=united").json["patchCoveragePct"] == 50.0
 
 
@@ -279,17 +279,19 @@ def test_shards_and_flags_of_a_commit_are_united(server: Server) -> None:
     ],
     ids=["too little", "enough", "few lines", "no diff", "silence"],
 )
-def test_the_rule(serve: Serve, settings: dict[str, Any], parts: list[str], passed: bool, detail: str) -> None:
+def test_min_patch_coverage_rule(
+    serve: Serve, settings: dict[str, Any], parts: list[str], passed: bool, detail: str
+) -> None:
     server = serve(tracker={"quality-gate": {"min-patch-coverage": 80, **settings}})
     report = jacoco({"A.java": {1: True, 2: False, 3: False}})
     sent = [("jacoco", report), ("commit", "c")] + [("diff", ranges({"com/x/A.java": [[1, 9]]}))] * ("diff" in parts)
-    measured(server, "rule", *sent)
+    measure(server, "rule", *sent)
     rules = server.get(f"{API}/gate?project=rule&commit=c").json["rules"]
     (rule,) = [rule for rule in rules if rule["name"] == "min-patch-coverage"]
     assert (rule["passed"], rule["detail"]) == (passed, detail)
 
 
-# As diff-cover
+# Comparison with diff-cover
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -384,7 +386,7 @@ def test_changed_lines_are_those_of_diff_cover(server: Server, tmp_path: Path, n
     subprocess.run([*program, "--format", f"json:{out}"], cwd=folder, check=True, capture_output=True)
     theirs = json.loads(out.read_text())
     paths = git(folder, "ls-files")
-    _, own = measured(server, name, ("jacoco", report(folder)), ("diff", diff), ("paths", paths))
+    _, own = measure(server, name, ("jacoco", report(folder)), ("diff", diff), ("paths", paths))
     assert own["covered"] + own["missed"] == theirs["total_num_lines"] > 0
     assert own["missed"] == theirs["total_num_violations"]
     missed = {
@@ -394,6 +396,6 @@ def test_changed_lines_are_those_of_diff_cover(server: Server, tmp_path: Path, n
     assert missed == {path: stats["violation_lines"] for path, stats in theirs["src_stats"].items()}
 
 
-def test_a_bad_diff_is_400(server: Server) -> None:
+def test_upload_with_an_invalid_diff_is_400(server: Server) -> None:
     answer = post(server, ("project", "bad"), JUNIT, ("diff", "{"))
     assert "diff" in check_problem(answer, 400, f"{API}/ingest", has_timestamp=False)["detail"]
