@@ -15,14 +15,14 @@ from tracker_rows import Coverage, Failure, Output, Report, Result, Suite
 from models.tracker import line_sets, tables, visibility
 from models.tracker.tables import Project, Run, Test
 
-RUN = {
+RUN_FIELDS = {
     "id", "projectId", "branch", "flag", "commit", "buildUrl", "buildName", "ciProvider", "baseBranch", "prNumber",
     "createdAt", "total", "passed", "failed", "errors", "skipped", "flaky", "durationMs", "status", "passRate",
     "lineCoveragePct", "branchCoveragePct", "uploads", "runPath", "state", "patchCoveragePct",
     "supersededBy",
 }  # fmt: skip
-PROJECT = {"id", "name", "repoUrl", "visibility", "createdAt", "runCount", "latestRun"}
-FAILURE = {
+PROJECT_FIELDS = {"id", "name", "repoUrl", "visibility", "createdAt", "runCount", "latestRun"}
+FAILURE_FIELDS = {
     "suite", "className", "name", "status", "durationMs", "reruns", "failureType", "failureMessage", "stackTrace",
     "systemOut", "systemErr", "firstFailing", "lastPassed", "compareUrl", "attachments",
 }  # fmt: skip
@@ -54,7 +54,7 @@ def read(server: Server, path: str) -> Any:
 # Projects
 
 
-def test_the_listing_is_by_name_with_the_number_of_runs_and_the_newest(server: Server) -> None:
+def test_projects_are_listed_by_name_with_run_count_and_latest_run(server: Server) -> None:
     last, first = (
         records.create_project("zz listed", repo_url="https://example.com/z"),
         records.create_project("aa listed"),
@@ -63,7 +63,7 @@ def test_the_listing_is_by_name_with_the_number_of_runs_and_the_newest(server: S
     newest = records.create_run(last, {"c.A a": FAILED}, created_at=NOW + 9_000 * SECOND)
     records.create_run(last, created_at=NOW)
     rows = read(server, "projects")
-    assert all(set(row) == PROJECT for row in rows)
+    assert all(set(row) == PROJECT_FIELDS for row in rows)
     names = [row["name"] for row in rows]
     assert names == sorted(names)
     mine = {row["name"]: row for row in rows}
@@ -77,7 +77,7 @@ def test_the_listing_is_by_name_with_the_number_of_runs_and_the_newest(server: S
     assert read(server, "projects?name=aa") == []
 
 
-def test_the_listing_checks_the_store_as_often_for_many_projects_as_for_one(server: Server) -> None:
+def test_listing_takes_the_same_number_of_queries_for_many_projects(server: Server) -> None:
     def statements() -> int:
         seen: list[str] = []
         tables.reports.connection().set_trace_callback(seen.append)
@@ -92,12 +92,12 @@ def test_the_listing_checks_the_store_as_often_for_many_projects_as_for_one(serv
     assert statements() == before
 
 
-def test_a_project_reports_its_thresholds_as_they_count_and_its_branches(server: Server) -> None:
+def test_project_has_its_effective_thresholds_and_its_branches(server: Server) -> None:
     project = records.create_project("thresholds", max_coverage_drop_pct=2.5)
     for branch in ("main", "b", None, "main"):
         records.create_run(project, branch=branch)
     found = read(server, f"projects/{project.id}")
-    assert set(found) == PROJECT | {"qualityGate", "branches", "role", "forgeRepo", "forgeToken"}
+    assert set(found) == PROJECT_FIELDS | {"qualityGate", "branches", "role", "forgeRepo", "forgeToken"}
     assert found["branches"] == ["b", "main"]
     assert found["role"] is None
     assert found["qualityGate"] == {
@@ -132,7 +132,7 @@ def test_a_run_has_its_metadata(server: Server, project: Project) -> None:
         branch_missed=3,
     )
     (found,) = read(server, f"projects/{project.id}/runs")
-    assert set(found) == RUN
+    assert set(found) == RUN_FIELDS
     assert found == {
         "id": run.id, "projectId": project.id, "branch": "main", "flag": "default", "commit": "abc",
         "buildUrl": "https://ci.example/1", "buildName": None, "ciProvider": None, "baseBranch": None, "prNumber": 7,
@@ -144,13 +144,13 @@ def test_a_run_has_its_metadata(server: Server, project: Project) -> None:
     assert read(server, f"runs/{run.id}")["run"] == found
 
 
-def test_the_pass_rate_of_nothing_is_0_and_its_coverage_null(server: Server, project: Project) -> None:
+def test_run_without_executed_tests_has_pass_rate_0_and_no_coverage(server: Server, project: Project) -> None:
     records.create_run(project, {"c.A a": SKIPPED})
     (found,) = read(server, f"projects/{project.id}/runs")
     assert (found["passRate"], found["lineCoveragePct"], found["branchCoveragePct"]) == (0, None, None)
 
 
-def test_runs_come_newest_first_by_branch_and_flag(server: Server, project: Project) -> None:
+def test_runs_are_newest_first_and_filtered_by_branch_and_flag(server: Server, project: Project) -> None:
     runs = [
         records.create_run(project, branch=branch, flag=flag) for branch in ("main", "x") for flag in ("unit", "e2e")
     ]
@@ -167,18 +167,18 @@ def test_runs_come_newest_first_by_branch_and_flag(server: Server, project: Proj
     assert ids("?branch=none") == []
 
 
-def test_runs_of_one_moment_come_by_id(server: Server, project: Project) -> None:
+def test_runs_with_equal_times_are_sorted_by_id(server: Server, project: Project) -> None:
     ids = [records.create_run(project, created_at=NOW).id for _ in range(3)]
     assert [run["id"] for run in read(server, f"projects/{project.id}/runs")] == ids[::-1]
 
 
 @pytest.mark.parametrize("limit", ["x", "1.5", "1e2", str(2**63)])
-def test_a_limit_is_a_number(server: Server, project: Project, limit: str) -> None:
+def test_limit_that_is_not_a_number_is_400(server: Server, project: Project, limit: str) -> None:
     path = f"/api/v1/projects/{project.id}/runs"
     http_checks.check_problem(server.get(f"{path}?limit={limit}"), 400, path, has_timestamp=False)
 
 
-def test_a_limit_is_brought_to_1_to_500(server: Server, project: Project) -> None:
+def test_limit_is_clamped_to_1_to_500(server: Server, project: Project) -> None:
     facts = dict(records.create_run(project).__data__)
     del facts["id"]
     Run.insert_many([facts] * 500).execute()
@@ -209,7 +209,7 @@ PATHS = [
     ("id", "status"),
     [("0", 404), ("-1", 404), ("999999", 404), (str(2**63 - 1), 404), (str(2**63), 400), ("x", 400), ("1e3", 400)],
 )
-def test_an_id_is_a_number(server: Server, path: str, id: str, status: int) -> None:
+def test_unknown_id_is_404_and_invalid_id_is_400(server: Server, path: str, id: str, status: int) -> None:
     path = f"/api/v1/{path.format(id)}"
     http_checks.check_problem(server.get(path), status, path.partition("?")[0], has_timestamp=False)
 
@@ -217,7 +217,7 @@ def test_an_id_is_a_number(server: Server, path: str, id: str, status: int) -> N
 # One run
 
 
-def test_a_run_reports_its_failures_whole(server: Server, project: Project) -> None:
+def test_run_has_all_fields_of_its_failures(server: Server, project: Project) -> None:
     run = records.create_run(project, {"c.A a": PASSED, "c.A b": FAILED, "alone": ERROR})
     found = read(server, f"runs/{run.id}")
     assert list(found) == [
@@ -237,12 +237,12 @@ def test_a_run_reports_its_failures_whole(server: Server, project: Project) -> N
         "lastPassed": None, "compareUrl": None, "attachments": [],
     }  # fmt: skip
     assert found["failures"][0]["firstFailing"]["runId"] == run.id
-    assert set(found["failures"][1]) == FAILURE
+    assert set(found["failures"][1]) == FAILURE_FIELDS
     assert (found["failures"][1]["className"], found["failures"][1]["status"]) == ("", "ERROR")
     assert found["coverage"] is None
 
 
-def test_failures_suites_and_files_are_bounded_and_their_number_is_reported(server: Server, project: Project) -> None:
+def test_failures_suites_and_files_are_bounded_and_their_total_is_returned(server: Server, project: Project) -> None:
     run = records.create_run(project, {f"c.A t{number}": FAILED for number in range(501)}, coverage=(1, 501))
     report = records.report_of_run(run)
     counts = {"tests": 1, "failed": 0, "errors": 0, "skipped": 0, "duration_ms": 0}
@@ -255,7 +255,7 @@ def test_failures_suites_and_files_are_bounded_and_their_number_is_reported(serv
     assert (found["coverage"]["fileCount"], len(found["coverage"]["files"])) == (501, 500)
 
 
-def test_long_texts_are_cut_with_a_mark(server: Server, project: Project) -> None:
+def test_long_texts_are_truncated_with_a_note(server: Server, project: Project) -> None:
     run = records.create_run(project, {"c.A a": FAILED})
     (result,) = Result.select().where(Result.run_id == run.id)
     Failure.update(stack="first" + "s" * 9000 + "last").where(Failure.result == result.id).execute()
@@ -342,7 +342,7 @@ def test_a_tests_history_is_newest_first(server: Server, project: Project) -> No
     assert [one["status"] for one in read(server, f"projects/{project.id}/tests?name=a")["results"]] == ["PASSED"]
 
 
-def test_an_unknown_test_is_404_and_none_400(server: Server, project: Project) -> None:
+def test_unknown_test_is_404_and_missing_name_is_400(server: Server, project: Project) -> None:
     path = f"/api/v1/projects/{project.id}/tests"
     http_checks.check_problem(server.get(f"{path}?className=c.A&name=a"), 404, path, has_timestamp=False)
     http_checks.check_problem(server.get(f"{path}?className=c.A"), 400, path, has_timestamp=False)
@@ -358,7 +358,7 @@ def test_a_test_name_keeps_its_spaces(server: Server, project: Project) -> None:
 # Two runs
 
 
-def test_two_runs_beside_each_other(server: Server, project: Project) -> None:
+def test_comparison_of_two_runs(server: Server, project: Project) -> None:
     base = records.create_run(project, {"c.A new": PASSED, "c.A fixed": FAILED, "c.A still": FAILED, "c.A gone": FAILED,
                                  "c.A skipped": FAILED}, coverage=(3, 1))  # fmt: skip
     head = records.create_run(project, {"c.A new": ERROR, "c.A fixed": PASSED, "c.A still": ERROR, "c.A born": FAILED,
@@ -385,7 +385,7 @@ def failed_suite(project: Project, *names: str, ok: str = "") -> Run:
     return run
 
 
-def test_a_suites_own_failure_is_a_row_wherever_a_failed_test_is(server: Server, project: Project) -> None:
+def test_failure_of_a_suite_is_listed_like_that_of_a_test(server: Server, project: Project) -> None:
     base, head = failed_suite(project, "still", "fixed", "gone"), failed_suite(project, "still", "new", ok="fixed")
     found = read(server, f"runs/{head.id}")
     assert found["failureCount"] == found["run"]["failed"] == 2
@@ -399,7 +399,7 @@ def test_a_suites_own_failure_is_a_row_wherever_a_failed_test_is(server: Server,
 
 
 @pytest.mark.parametrize("query", ["", "?base=1", "?head=1", "?base=x&head=1", "?base=&head="])
-def test_two_runs_must_be_named(server: Server, query: str) -> None:
+def test_comparison_requires_two_run_ids(server: Server, query: str) -> None:
     http_checks.check_problem(server.get(f"/api/v1/compare{query}"), 400, "/api/v1/compare", has_timestamp=False)
 
 
@@ -411,30 +411,30 @@ def test_runs_of_two_projects_are_not_compared(server: Server, project: Project)
     assert server.get(f"/api/v1/compare?base={one.id}&head={other.id}").status == 400
 
 
-# What is said of a test
+# The triage status of a test
 
 
-def write_line(server: Server, project: Project, body: str, headers: dict[str, str]) -> Any:
+def set_triage_status(server: Server, project: Project, body: str, headers: dict[str, str]) -> Any:
     return server.ask("POST", f"/api/v1/projects/{project.id}/flaky/status", body.encode(), headers)
 
 
-def test_a_quarantine_flips_the_verdict_at_once(server: Server, project: Project, admin: dict[str, str]) -> None:
+def test_quarantine_changes_the_verdict_at_once(server: Server, project: Project, admin: dict[str, str]) -> None:
     run = records.create_run(project, {"c.A a": FAILED})
     assert not read(server, f"runs/{run.id}/quality-gate")["passed"]
     body = '{"className":"c.A","name":"a","status":"QUARANTINED","note":" known ","more":1}'
-    answer = write_line(server, project, body, admin)
+    answer = set_triage_status(server, project, body, admin)
     assert answer.status == 202
     assert http_checks.json_body(answer) == {"className": "c.A", "name": "a", "status": "QUARANTINED", "note": "known"}
     assert read(server, f"runs/{run.id}/quality-gate")["passed"]
     (listed,) = read(server, f"projects/{project.id}/flaky")
     assert (listed["status"], listed["note"], listed["flaky"], listed["failures"]) == ("QUARANTINED", "known", False, 1)
-    assert write_line(server, project, '{"className":"c.A","name":"a","status":"ACTIVE"}', admin).status == 202
+    assert set_triage_status(server, project, '{"className":"c.A","name":"a","status":"ACTIVE"}', admin).status == 202
     assert not read(server, f"runs/{run.id}/quality-gate")["passed"]
     assert read(server, f"projects/{project.id}/flaky") == []
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "word"),
+    ("body", "status", "expected"),
     [
         ("", 400, "name"),
         ("{}", 400, "name"),
@@ -452,20 +452,20 @@ def test_a_quarantine_flips_the_verdict_at_once(server: Server, project: Project
     ],
 )
 def test_the_triage_status_is_validated(
-    server: Server, admin: dict[str, str], body: str, status: int, word: str
+    server: Server, admin: dict[str, str], body: str, status: int, expected: str
 ) -> None:
-    project = records.ensure_project("said")
+    project = records.ensure_project("triage")
     if not Run.select().where(Run.project == project).count():
         records.create_run(project, {"c.A a": PASSED, "alone": PASSED})
-    answer = write_line(server, project, body, admin)
+    answer = set_triage_status(server, project, body, admin)
     assert answer.status == status, answer
-    assert word in answer.text
+    assert expected in answer.text
 
 
 # Deleting
 
 
-def test_a_deleted_run_is_gone_with_all_that_it_held(server: Server, project: Project, admin: dict[str, str]) -> None:
+def test_deleted_run_is_removed_with_all_its_rows(server: Server, project: Project, admin: dict[str, str]) -> None:
     kept = records.create_run(project, {"c.A a": FAILED})
     run = records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(1, 1))
     cover(records.report_of_run(run), "a", (1, 1))
@@ -479,7 +479,7 @@ def test_a_deleted_run_is_gone_with_all_that_it_held(server: Server, project: Pr
     assert read(server, f"runs/{kept.id}")["failureCount"] == 1
 
 
-def test_a_large_run_is_deleted_in_pieces(server: Server, project: Project, admin: dict[str, str]) -> None:
+def test_large_run_is_deleted_in_batches(server: Server, project: Project, admin: dict[str, str]) -> None:
     run = records.create_run(project)
     report = records.report_of_run(run)
     with tables.reports.atomic():

@@ -1,4 +1,4 @@
-"""Which tests are flaky."""
+"""The detection of flaky tests."""
 
 from __future__ import annotations
 
@@ -22,63 +22,65 @@ def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
         yield records.create_project("demo")
 
 
-def runs(project: Project, commit: str | None, *outcomes: CaseStatus) -> list[Run]:
-    """A run of this commit for each outcome of the test `c.A a`."""
+def create_runs(project: Project, commit: str | None, *outcomes: CaseStatus) -> list[Run]:
+    """Creates a run of this commit for each outcome of the test `c.A a`."""
     return [records.create_run(project, {"c.A a": outcome}, commit_sha=commit) for outcome in outcomes]
 
 
-def found(project: Project) -> list[str]:
+def flaky_names(project: Project) -> list[str]:
     tests = [f"{one.class_name} {one.name}".strip() for one in flaky.tests(project.id)]
     assert flaky.count(project.id) == len(tests)
     return tests
 
 
 def test_a_test_that_passed_and_failed_for_one_commit_is_flaky(project: Project) -> None:
-    runs(project, "abc", FAILED, PASSED)
-    assert found(project) == ["c.A a"]
+    create_runs(project, "abc", FAILED, PASSED)
+    assert flaky_names(project) == ["c.A a"]
 
 
 @pytest.mark.parametrize("outcomes", [(PASSED, FAILED), (PASSED, ERROR), (ERROR, SKIPPED, PASSED)])
-def test_errors_are_failures_and_the_order_does_not_matter(project: Project, outcomes: tuple[CaseStatus, ...]) -> None:
-    runs(project, "abc", *outcomes)
-    assert found(project) == ["c.A a"]
+def test_errors_count_as_failures_and_the_order_does_not_matter(
+    project: Project, outcomes: tuple[CaseStatus, ...]
+) -> None:
+    create_runs(project, "abc", *outcomes)
+    assert flaky_names(project) == ["c.A a"]
 
 
 @pytest.mark.parametrize("outcomes", [(FAILED, FAILED), (PASSED, PASSED), (PASSED, SKIPPED), (FAILED, SKIPPED)])
 def test_the_same_outcome_twice_is_not_flaky(project: Project, outcomes: tuple[CaseStatus, ...]) -> None:
-    runs(project, "abc", *outcomes)
-    assert found(project) == []
+    create_runs(project, "abc", *outcomes)
+    assert flaky_names(project) == []
 
 
 def test_a_change_between_commits_is_not_flaky(project: Project) -> None:
-    runs(project, "abc", PASSED)
-    runs(project, "def", FAILED)
-    assert found(project) == []
+    create_runs(project, "abc", PASSED)
+    create_runs(project, "def", FAILED)
+    assert flaky_names(project) == []
 
 
 def test_runs_without_a_commit_do_not_count(project: Project) -> None:
-    runs(project, None, PASSED, FAILED)
-    assert found(project) == []
+    create_runs(project, None, PASSED, FAILED)
+    assert flaky_names(project) == []
 
 
 def test_both_outcomes_within_one_run_are_not_flaky(project: Project) -> None:
     """A parametrized test may have results of one name."""
-    (run,) = runs(project, "abc", PASSED)
+    (run,) = create_runs(project, "abc", PASSED)
     records.create_result(project, run, records.report_of_run(run), "c.A a", FAILED)
     records.create_run(project, {"c.A b": PASSED}, commit_sha="abc")
-    assert found(project) == []
+    assert flaky_names(project) == []
 
 
-def test_what_failed_beside_another_of_its_name_in_every_run_is_not_flaky(project: Project) -> None:
-    """On one of two systems it fails, each time."""
-    for run in runs(project, "abc", PASSED, PASSED):
+def test_tests_of_one_name_with_the_same_outcomes_in_each_run_are_not_flaky(project: Project) -> None:
+    """For example, it always fails on one of two operating systems."""
+    for run in create_runs(project, "abc", PASSED, PASSED):
         records.create_result(project, run, records.report_of_run(run), "c.A a", FAILED)
-    assert found(project) == []
-    runs(project, "abc", PASSED)
-    assert found(project) == ["c.A a"]
+    assert flaky_names(project) == []
+    create_runs(project, "abc", PASSED)
+    assert flaky_names(project) == ["c.A a"]
 
 
-def test_what_a_report_calls_flaky_is(project: Project) -> None:
+def test_test_that_is_flaky_in_its_report_is_flaky(project: Project) -> None:
     run = records.create_run(project, {"c.A b": PASSED}, flaky=1)
     records.create_result(project, run, records.report_of_run(run), "c.A a", PASSED, flaky=True, reruns=1)
     (test,) = flaky.tests(project.id)
@@ -86,33 +88,33 @@ def test_what_a_report_calls_flaky_is(project: Project) -> None:
     assert flaky.count(project.id) == 1
 
 
-def test_a_project_has_its_own(project: Project) -> None:
+def test_flaky_tests_are_detected_per_project(project: Project) -> None:
     other = records.create_project("other")
-    runs(project, "abc", PASSED)
-    runs(other, "abc", FAILED)
-    assert found(project) == found(other) == []
+    create_runs(project, "abc", PASSED)
+    create_runs(other, "abc", FAILED)
+    assert flaky_names(project) == flaky_names(other) == []
 
 
-def test_the_figures_are_of_all_newest_runs(project: Project) -> None:
-    runs(project, "abc", FAILED, PASSED)
-    runs(project, "def", PASSED, ERROR, PASSED)
-    last = runs(project, "ghi", FAILED)[0]
-    runs(project, None, PASSED)
+def test_counts_of_a_flaky_test_are_of_all_recent_runs(project: Project) -> None:
+    create_runs(project, "abc", FAILED, PASSED)
+    create_runs(project, "def", PASSED, ERROR, PASSED)
+    last = create_runs(project, "ghi", FAILED)[0]
+    create_runs(project, None, PASSED)
     assert flaky.tests(project.id) == [FlakyTest("c.A", "a", 2, 7, 3, last.created_at, Triage.ACTIVE, None, None)]
 
 
-def test_those_that_failed_most_often_come_first(project: Project) -> None:
+def test_flaky_tests_are_sorted_by_number_of_failures(project: Project) -> None:
     for outcomes in ((FAILED, PASSED, FAILED), (PASSED, FAILED, FAILED), (FAILED, FAILED, PASSED), (PASSED,) * 3):
         tests = dict(zip(("c.A c", "c.A b", "c.A a"), outcomes, strict=True))
         records.create_run(project, tests, commit_sha="abc")
-    runs(project, "def", FAILED)
-    assert found(project) == ["c.A a", "c.A b", "c.A c"]
+    create_runs(project, "def", FAILED)
+    assert flaky_names(project) == ["c.A a", "c.A b", "c.A c"]
     assert [one.failures for one in flaky.tests(project.id)] == [3, 2, 2]
 
 
-def test_only_the_newest_runs_are_looked_at(project: Project) -> None:
-    runs(project, "abc", FAILED, PASSED)
-    assert found(project) == ["c.A a"]
+def test_only_the_newest_runs_are_considered(project: Project) -> None:
+    create_runs(project, "abc", FAILED, PASSED)
+    assert flaky_names(project) == ["c.A a"]
     rows = [
         {**Run.select().dicts().first(), "commit_sha": None, "created_at": NOW + (99 + number) * SECOND}
         for number in range(flaky.WINDOW)
@@ -120,28 +122,28 @@ def test_only_the_newest_runs_are_looked_at(project: Project) -> None:
     for row in rows:
         del row["id"]
     Run.insert_many(rows).execute()
-    assert found(project) == []
+    assert flaky_names(project) == []
 
 
-def test_a_quarantined_test_stays_in_sight(project: Project) -> None:
-    runs(project, "abc", FAILED)
+def test_quarantined_test_stays_listed(project: Project) -> None:
+    create_runs(project, "abc", FAILED)
     flaky.set_triage(project.id, "c.A", "a", Triage.QUARANTINED, "why", 1, NOW)
     (test,) = flaky.tests(project.id)
     assert (test.commits, test.status, test.note, test.failures) == (None, Triage.QUARANTINED, "why", 1)
     assert flaky.count(project.id) == 0
     flaky.set_triage(project.id, "c.A", "a", Triage.RESOLVED, None, 1, NOW)
-    assert found(project) == []
+    assert flaky_names(project) == []
 
 
 def test_the_triage_status_of_a_flaky_test_does_not_hide_it(project: Project) -> None:
-    runs(project, "abc", FAILED, PASSED)
+    create_runs(project, "abc", FAILED, PASSED)
     for observed in Triage:
         flaky.set_triage(project.id, "c.A", "a", observed, None, 1, NOW)
-        assert found(project) == ["c.A a"]
+        assert flaky_names(project) == ["c.A a"]
         assert flaky.tests(project.id)[0].status is observed
 
 
 def test_the_status_of_an_unknown_test_cannot_be_set(project: Project) -> None:
-    runs(records.create_project("other"), None, PASSED)
+    create_runs(records.create_project("other"), None, PASSED)
     with pytest.raises(NotFound):
         flaky.set_triage(project.id, "c.A", "a", Triage.QUARANTINED, None, 1, NOW)

@@ -1,6 +1,6 @@
-"""Who sees what: every viewer at every endpoint of public, private and missing projects.
+"""Permissions: every viewer at every endpoint of public, private and missing projects.
 
-Of a private project nobody who may not read it learns anything: what he is told is what he is told of one that is not.
+A caller without read permission receives the same response for a private project as for a missing one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from records import FAILED, PASSED
 
 from models.tracker.tables import Project, Run
 
-READS = (
+READ_PATHS = (
     "/api/v1/projects/{project}",
     "/api/v1/projects/{project}/runs",
     "/api/v1/projects/{project}/flaky",
@@ -34,7 +34,7 @@ READS = (
     "/badge/{project}/pass.svg",
     "/badge/{project}/flaky.svg",
 )
-PAGES = (
+PAGE_PATHS = (
     "/projects/{project}",
     "/projects/{project}/test?className=c.A&name=a",
     "/runs/{run}",
@@ -59,14 +59,14 @@ BODIES = {
 }
 ROLES = {"reader": "READ", "writer": "WRITE", "owner": "OWNER"}
 RANK = {"READ": 1, "WRITE": 2, "OWNER": 3}
-KNOWN = ("stranger", "reader", "writer", "owner", "admin")
-VIEWERS = ("anonymous", *KNOWN)
+ACCOUNTS = ("outsider", "reader", "writer", "owner", "admin")
+VIEWERS = ("anonymous", *ACCOUNTS)
 MISSING = {"project": 999_999, "run": 999_999, "last": 999_999, "name": "missing"}
 
 
 @frozen
-class Place:
-    """A server with two projects, and whoever asks: by token, and by session."""
+class Deployment:
+    """A server with a public and a private project, and the tokens and sessions of the viewers."""
 
     server: Server
     open: Project
@@ -75,7 +75,7 @@ class Place:
     sessions: dict[str, dict[str, str]]
 
     def facts(self, which: str) -> dict[str, Any]:
-        """What a path names of the project `open`, `secret` or `missing`."""
+        """The values of the placeholders in a path, for the project `open`, `secret` or `missing`."""
         first = Run.select().where(Run.project == self.open).order_by(Run.id).first()
         if which == "missing":
             return {**MISSING, "open": first.id, "visibility": "PRIVATE"}
@@ -96,15 +96,15 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with http_checks.running_server(tmp_path_factory.mktemp("who")) as server, records.store_of(server):
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with http_checks.running_server(tmp_path_factory.mktemp("visibility")) as server, records.store_of(server):
         projects = [records.create_project("open"), records.create_project("secret-name", "PRIVATE")]
         for project in projects:
-            for _ in range(40):  # enough for each change to have one to delete
+            for _ in range(40):  # a run to delete for each test of CHANGES
                 records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(1, 1), commit_sha="abc")
         tokens: dict[str, dict[str, str]] = {"anonymous": {}}
         sessions: dict[str, dict[str, str]] = {"anonymous": {}}
-        for name in KNOWN:
+        for name in ACCOUNTS:
             user = records.create_user(
                 f"the-{name}" if name == "admin" else name, "ADMIN" if name == "admin" else "USER"
             )
@@ -115,10 +115,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             for project in projects if name in ROLES else []:
                 records.add_member(project, user, ROLES[name])  # type: ignore[arg-type]
         tokens["ingest"] = records.bearer(records.create_user("robot"), "INGEST")
-        yield Place(server, projects[0], projects[1], tokens, sessions)
+        yield Deployment(server, projects[0], projects[1], tokens, sessions)
 
 
-def may(viewer: str, which: str, role: str) -> bool:
+def has_role(viewer: str, which: str, role: str) -> bool:
     if which == "missing":
         return False
     if viewer == "admin" or (which == "open" and role == "READ"):
@@ -126,8 +126,8 @@ def may(viewer: str, which: str, role: str) -> bool:
     return RANK.get(ROLES.get(viewer, ""), 0) >= RANK[role]
 
 
-def nameless(answer: Answer, facts: dict[str, Any]) -> tuple[int, str, str]:
-    """An answer without what the caller himself has said, nor when."""
+def normalized(answer: Answer, facts: dict[str, Any]) -> tuple[int, str, str]:
+    """A response without the identifiers of the request, timestamps and XSRF tokens."""
     text = unquote(f"{answer.headers.get('Location', '')} {answer.text}")
     text = re.sub(r"\?v=[0-9a-f]+", "", text)
     for known in sorted({str(facts[key]) for key in ("project", "run", "last", "name")}, key=len, reverse=True):
@@ -138,25 +138,26 @@ def nameless(answer: Answer, facts: dict[str, Any]) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
-@pytest.mark.parametrize("path", READS)
+@pytest.mark.parametrize("path", READ_PATHS)
 @pytest.mark.parametrize("viewer", VIEWERS)
-def test_reads(place: Place, viewer: str, path: str, prefix: str) -> None:
-    answers = {which: place.ask(viewer, "GET", prefix + path, which) for which in ("open", "secret", "missing")}
+def test_read_endpoints_hide_private_projects(deployment: Deployment, viewer: str, path: str, prefix: str) -> None:
+    answers = {which: deployment.ask(viewer, "GET", prefix + path, which) for which in ("open", "secret", "missing")}
     assert answers["open"].status == 200, answers["open"]
     assert answers["missing"].status == 404
-    if may(viewer, "secret", "READ"):
+    if has_role(viewer, "secret", "READ"):
         assert answers["secret"].status == 200 or "{open}" in path
     else:
-        hidden, absent = (nameless(answers[which], place.facts(which)) for which in ("secret", "missing"))
+        hidden, absent = (normalized(answers[which], deployment.facts(which)) for which in ("secret", "missing"))
         assert hidden == absent
 
 
 @pytest.mark.parametrize("prefix", ["", "/tracker", "/charts"])
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", PAGE_PATHS)
 @pytest.mark.parametrize("viewer", VIEWERS)
-def test_pages(place: Place, viewer: str, path: str, prefix: str) -> None:
+def test_pages_hide_private_projects(deployment: Deployment, viewer: str, path: str, prefix: str) -> None:
     answers = {
-        which: place.ask(viewer, "GET", prefix + path, which, session=True) for which in ("open", "secret", "missing")
+        which: deployment.ask(viewer, "GET", prefix + path, which, session=True)
+        for which in ("open", "secret", "missing")
     }
     assert answers["open"].status == 200, answers["open"]
     if viewer == "anonymous":
@@ -164,64 +165,70 @@ def test_pages(place: Place, viewer: str, path: str, prefix: str) -> None:
         assert answers["missing"].headers["Location"].startswith(f"{prefix}/login?next=")
     else:
         assert answers["missing"].status == 404
-    if may(viewer, "secret", "READ"):
+    if has_role(viewer, "secret", "READ"):
         assert answers["secret"].status == (400 if "{open}" in path else 200)
     else:
-        hidden, absent = (nameless(answers[which], place.facts(which)) for which in ("secret", "missing"))
+        hidden, absent = (normalized(answers[which], deployment.facts(which)) for which in ("secret", "missing"))
         assert hidden == absent
 
 
 @pytest.mark.parametrize("which", ["open", "secret", "missing"])
 @pytest.mark.parametrize(("method", "path", "role"), CHANGES)
 @pytest.mark.parametrize("viewer", VIEWERS)
-def test_changes(place: Place, viewer: str, method: str, path: str, role: str, which: str) -> None:
-    answer = place.ask(viewer, method, path, which)
+def test_changes_require_their_role(
+    deployment: Deployment, viewer: str, method: str, path: str, role: str, which: str
+) -> None:
+    answer = deployment.ask(viewer, method, path, which)
     is_api = path.startswith("/api")
     if viewer == "anonymous":
         assert answer.status == (401 if is_api else 302), answer
-        other = place.ask(viewer, method, path, "missing")
-        assert nameless(answer, place.facts(which)) == nameless(other, place.facts("missing"))
-    elif may(viewer, which, role):
+        other = deployment.ask(viewer, method, path, "missing")
+        assert normalized(answer, deployment.facts(which)) == normalized(other, deployment.facts("missing"))
+    elif has_role(viewer, which, role):
         done = {"/projects/{project}/members/999/remove": 404}.get(path, 303)
         assert answer.status == ((204 if method == "DELETE" else 202) if is_api else done), answer
-    elif may(viewer, which, "READ"):
+    elif has_role(viewer, which, "READ"):
         assert answer.status == 403, answer
     else:
         assert answer.status == 404, answer
-        other = place.ask(viewer, method, path, "missing")
-        assert nameless(answer, place.facts(which)) == nameless(other, place.facts("missing"))
+        other = deployment.ask(viewer, method, path, "missing")
+        assert normalized(answer, deployment.facts(which)) == normalized(other, deployment.facts("missing"))
 
 
 @pytest.mark.parametrize("which", ["open", "secret", "missing"])
-@pytest.mark.parametrize("path", [*READS, *PAGES])
-def test_a_token_for_ingest_alone_reads_nothing(place: Place, path: str, which: str) -> None:
-    assert place.ask("ingest", "GET", path, which).status == 403
+@pytest.mark.parametrize("path", [*READ_PATHS, *PAGE_PATHS])
+def test_ingest_token_cannot_read(deployment: Deployment, path: str, which: str) -> None:
+    assert deployment.ask("ingest", "GET", path, which).status == 403
 
 
-@pytest.mark.parametrize("path", [*READS, *PAGES])
-def test_an_invalid_token_is_never_anonymous(place: Place, path: str) -> None:
-    answer = place.server.get(path.format(**place.facts("open")), X_Tracker_Token="plt_unknown")
+@pytest.mark.parametrize("path", [*READ_PATHS, *PAGE_PATHS])
+def test_an_invalid_token_is_never_anonymous(deployment: Deployment, path: str) -> None:
+    answer = deployment.server.get(path.format(**deployment.facts("open")), X_Tracker_Token="plt_unknown")
     assert answer.status in (401, 302), answer
 
 
 @pytest.mark.parametrize("viewer", VIEWERS)
-def test_the_listing_has_what_one_may_read(place: Place, viewer: str) -> None:
+def test_project_list_has_only_readable_projects(deployment: Deployment, viewer: str) -> None:
     for path in ("/api/v1/projects", "/tracker/api/v1/projects", "/projects"):
-        text = place.server.ask("GET", path, headers=place.tokens[viewer]).text
+        text = deployment.server.ask("GET", path, headers=deployment.tokens[viewer]).text
         assert "open" in text
-        assert ("secret-name" in text) is may(viewer, "secret", "READ")
-    listed = place.server.ask("GET", "/api/v1/projects?name=secret-name", headers=place.tokens[viewer]).json
-    assert len(listed) == may(viewer, "secret", "READ")
+        assert ("secret-name" in text) is has_role(viewer, "secret", "READ")
+    listed = deployment.server.ask("GET", "/api/v1/projects?name=secret-name", headers=deployment.tokens[viewer]).json
+    assert len(listed) == has_role(viewer, "secret", "READ")
 
 
 @pytest.mark.parametrize(("method", "path", "role"), CHANGES)
 @pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}])
-def test_another_site_changes_nothing(place: Place, method: str, path: str, role: str, headers: dict[str, str]) -> None:
-    answer = place.server.ask(method, path.format(**place.facts("open")), b"", {**place.sessions["admin"], **headers})
+def test_cross_site_changes_are_refused(
+    deployment: Deployment, method: str, path: str, role: str, headers: dict[str, str]
+) -> None:
+    answer = deployment.server.ask(
+        method, path.format(**deployment.facts("open")), b"", {**deployment.sessions["admin"], **headers}
+    )
     assert answer.status == 403, answer
 
 
 @pytest.mark.parametrize("path", [path for _, path, _ in CHANGES if not path.startswith("/api")])
-def test_a_form_without_our_token_changes_nothing(place: Place, path: str) -> None:
-    answer = place.ask("admin", "POST", path, "open", session=True)
+def test_form_without_the_xsrf_token_is_refused(deployment: Deployment, path: str) -> None:
+    answer = deployment.ask("admin", "POST", path, "open", session=True)
     assert answer.status == 403, answer

@@ -51,7 +51,7 @@ HIT, MISS = '<line nr="3" mi="0" ci="2" mb="1" cb="1"/>', '<line nr="4" mi="2" c
 PARTLY = '<line nr="5" mi="1" ci="1" mb="0" cb="0"/>'
 
 
-def test_jacoco_has_its_files() -> None:
+def test_jacoco_report_has_its_files() -> None:
     report, files = read_coverage_report(
         jacoco(package(source("A.java", HIT + MISS + PARTLY, counter(2, 1))), counter(2, 1))
     )
@@ -81,17 +81,17 @@ JACOCO: dict[str, tuple[str, Totals]] = {
 
 
 @pytest.mark.parametrize("what", JACOCO)
-def test_the_total_of_jacoco(what: str) -> None:
+def test_totals_of_jacoco(what: str) -> None:
     document, wanted = JACOCO[what]
     assert totals(read_coverage_report(document)[0]) == wanted
 
 
-def test_a_file_of_jacoco_without_lines_has_its_counters() -> None:
+def test_jacoco_file_without_lines_has_its_counters() -> None:
     file = read_coverage_report(jacoco(package(source("A", "", counter(3, 1), counter(2, 2, "BRANCH")))))[1]["com/x/A"]
     assert (file.line_covered, file.line_missed, file.branch_covered, file.lines) == (3, 1, 2, None)
 
 
-def test_the_same_file_in_two_groups_of_jacoco_is_two() -> None:
+def test_same_file_in_two_jacoco_groups_is_two_files() -> None:
     modules = "".join(f'<group name="{name}">{package(source("A", HIT))}</group>' for name in ("m", "n"))
     same = f'<group name="n">{package(source("A", MISS))}</group>'
     report, files = read_coverage_report(jacoco(f'<group name="all">{modules}{same}</group>'))
@@ -141,7 +141,7 @@ COBERTURA: dict[str, tuple[str, Totals]] = {
 
 
 @pytest.mark.parametrize("what", COBERTURA)
-def test_the_total_of_cobertura(what: str) -> None:
+def test_totals_of_cobertura(what: str) -> None:
     document, wanted = COBERTURA[what]
     report, _ = read_coverage_report(document)
     assert (report.format, totals(report)) == ("Cobertura", wanted)
@@ -182,7 +182,7 @@ LCOV: dict[str, tuple[str, Totals]] = {
 
 @pytest.mark.parametrize("size", [1 << 30, 3])
 @pytest.mark.parametrize("what", LCOV)
-def test_the_total_of_lcov(what: str, size: int) -> None:
+def test_totals_of_lcov(what: str, size: int) -> None:
     document, wanted = LCOV[what]
     report, _ = read_coverage_report(document, at_once=size)
     assert (report.format, totals(report)) == ("LCOV", wanted)
@@ -228,13 +228,13 @@ OPENCOVER: dict[str, tuple[str, Totals]] = {
 
 
 @pytest.mark.parametrize("what", OPENCOVER)
-def test_the_total_of_opencover(what: str) -> None:
+def test_totals_of_opencover(what: str) -> None:
     document, wanted = OPENCOVER[what]
     report, _ = read_coverage_report(document)
     assert (report.format, totals(report)) == ("OpenCover", wanted)
 
 
-def test_a_point_of_opencover_reports_its_line() -> None:
+def test_opencover_point_has_its_line() -> None:
     _, files = read_coverage_report(opencover(module(point(7, 9, 1), point(7, 30, 0))))
     assert source_lines(pack(list(files["C:/x/A.cs"].lines or ()))) == {7}
 
@@ -270,7 +270,7 @@ CLOVER: dict[str, tuple[str, Totals]] = {
 
 
 @pytest.mark.parametrize("what", CLOVER)
-def test_the_total_of_clover(what: str) -> None:
+def test_totals_of_clover(what: str) -> None:
     document, wanted = CLOVER[what]
     report, _ = read_coverage_report(document)
     assert (report.format, totals(report)) == ("Clover", wanted)
@@ -284,7 +284,7 @@ def test_the_total_of_clover(what: str) -> None:
         ('<file name="A.java">', "com/x/A.java"),
     ],
 )
-def test_the_path_of_a_file_of_clover(file: str, path: str) -> None:
+def test_path_of_a_clover_file(file: str, path: str) -> None:
     report, files = read_coverage_report(clover(f'<package name="com.x">{file}{STATEMENTS}{METRICS}</file></package>'))
     assert list(files) == [path]
     assert (files[path].branch_covered, files[path].branch_missed) == (1, 3)
@@ -305,7 +305,7 @@ ONE = {
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_coverage_py(indent: int | None) -> None:
+def test_coverage_py_report(indent: int | None) -> None:
     result = json.loads(py({"a.b/c.py": ONE}, totals={"covered_lines": 2, "missing_lines": 1, "percent_covered": 50}))
     report, files = read_coverage_report(json.dumps(result, indent=indent))
     assert (report.format, totals(report)) == ("coverage.py JSON", (2, 1))
@@ -324,7 +324,7 @@ PY: dict[str, tuple[str, Totals]] = {
 
 
 @pytest.mark.parametrize("what", PY)
-def test_the_total_of_coverage_py(what: str) -> None:
+def test_totals_of_coverage_py(what: str) -> None:
     document, wanted = PY[what]
     assert totals(read_coverage_report(document)[0]) == wanted
 
@@ -345,13 +345,13 @@ GO: dict[str, tuple[str, Totals]] = {
 
 @pytest.mark.parametrize("size", [1 << 30, 3])
 @pytest.mark.parametrize("what", GO)
-def test_the_total_of_go(what: str, size: int) -> None:
+def test_totals_of_go(what: str, size: int) -> None:
     document, wanted = GO[what]
     report, _ = read_coverage_report(document, at_once=size)
     assert (report.format, totals(report)) == ("Go cover profile", wanted)
 
 
-def test_the_statements_of_two_go_profiles_unite() -> None:
+def test_statements_of_two_go_profiles_are_merged() -> None:
     """As the store does it with the lines of two shards."""
     one = read_coverage_report("mode: set\na.go:1.1,9.2 3 1\na.go:10.1,12.2 2 0\n")[1]["a.go"]
     other = read_coverage_report("mode: set\na.go:1.1,9.2 3 0\na.go:10.1,12.2 2 1\na.go:13.1,14.2 4 0\n")[1]["a.go"]
@@ -380,13 +380,13 @@ def test_a_block_of_go_has_the_lines_from_its_beginning_to_its_end(blocks: list[
 
 
 @pytest.mark.parametrize("line", ["ok  x 0.1s coverage: 50%", "a.go:1.1,2.2 1", "a.go:1.1,2.2 99999 1", "a.go:1.1 1 1"])
-def test_a_broken_line_of_go_is_refused_with_its_number(line: str) -> None:
+def test_malformed_go_line_is_refused_with_its_number(line: str) -> None:
     with pytest.raises(BadReport, match="Go cover profile") as bad:
         read_coverage_report(f"mode: set\na.go:1.1,2.2 1 1\n{line}\n")
     assert bad.value.line == 3
 
 
-def test_statements_of_go_are_bounded() -> None:
+def test_number_of_go_statements_is_bounded() -> None:
     blocks = "".join(f"a.go:{line}.1,{line}.2 65535 1\n" for line in range(1, 20))
     with pytest.raises(ReportTooLarge, match="statements"):
         read_coverage_report(f"mode: set\n{blocks}")
@@ -395,7 +395,7 @@ def test_statements_of_go_are_bounded() -> None:
 # --- all ---
 
 
-def test_files_of_every_format_are_bounded() -> None:
+def test_number_of_files_is_bounded_in_every_format() -> None:
     for document in (
         jacoco(package(source("A", HIT), source("B", HIT))),
         cobertura(klass("a", (1, 1)), klass("b", (1, 1))),
@@ -421,7 +421,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_coverage_is_refused(what: str) -> None:
+def test_file_that_is_not_a_coverage_report_is_refused(what: str) -> None:
     document, why = REFUSED[what]
     with pytest.raises(BadReport, match=why):
         read_coverage_report(document)

@@ -18,7 +18,7 @@ EXPECTED: dict[str, Any] = (
     json.loads((FIXTURES / "expected.json").read_text()) if (FIXTURES / "expected.json").exists() else {}
 )
 
-JUDGED = {
+RULE_TOTALS = {
     "gen-node20-raw-ESC.xml": (7, 3, 0, 2),
     "gen-pytest-rerunfailures.xml": (18, 4, 3, 2),
     "nested-testsuites-wrong-declared.xml": (3, 0, 1, 0),
@@ -26,7 +26,7 @@ JUDGED = {
     "suite-level-error-6700.xml": (1, 0, 1, 0),
     "testng-1472-656k.xml": (2654, 2, 0, 0),
 }
-"""Where more is to be counted than the elements of the file: the rules of repeated tests, and of suites without any."""
+"""Totals that differ from the number of elements: rules for repeated tests, and for suites without tests."""
 
 BAD = {"pytest-corrupt.xml": (11, "cut short")}
 
@@ -75,7 +75,7 @@ def files(folder: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", files("junit"))
-def test_a_junit_report_counts_by_its_manifest(name: str) -> None:
+def test_totals_of_a_junit_fixture_match_its_manifest(name: str) -> None:
     data = (FIXTURES / "junit" / name).read_bytes()
     if name in BAD:
         line, why = BAD[name]
@@ -84,7 +84,7 @@ def test_a_junit_report_counts_by_its_manifest(name: str) -> None:
         assert bad.value.line == line
         return
     result = EXPECTED[f"junit/{name}"]
-    wanted = JUDGED.get(name) or (result["tests"], result["failures"], result["errors"], result["skipped"])
+    wanted = RULE_TOTALS.get(name) or (result["tests"], result["failures"], result["errors"], result["skipped"])
     report, cases = read_test_report(data)
     assert totals_of(report)[:4] == wanted
     assert report.totals.flaky == {"surefire-flakyFailure.xml": 1}.get(name, 0)
@@ -92,29 +92,29 @@ def test_a_junit_report_counts_by_its_manifest(name: str) -> None:
     assert all(case.duration_ms is None or case.duration_ms >= 0 for case in cases)
 
 
-def test_the_reruns_of_pytest_are_one_test_each() -> None:
+def test_pytest_reruns_count_as_one_test_each() -> None:
     report, cases = read_test_report((FIXTURES / "junit/gen-pytest-rerunfailures.xml").read_bytes())
     assert (len(cases), len(report.superseded)) == (26, 8)
     kept = [case.name for place, case in enumerate(cases) if place not in report.superseded]
     assert len(kept) == report.totals.tests
-    assert kept.count("test_flaky") == 2  # both passed, as far as the report tells: other repeated names count each
+    assert kept.count("test_flaky") == 2  # both passed: other repeated names count separately
     assert kept.count("test_fail_and_teardown_error") == 1
 
 
 @pytest.mark.parametrize("name", sorted(COVERED))
-def test_a_coverage_report_counts_by_its_manifest(name: str) -> None:
+def test_totals_of_a_coverage_fixture_match_its_manifest(name: str) -> None:
     report, found = read_coverage_report((FIXTURES / name).read_bytes())
     assert (report.line_covered, report.line_missed, report.branch_covered, report.branch_missed) == COVERED[name]
     assert found
 
 
-def test_no_fixture_of_coverage_is_forgotten() -> None:
+def test_every_coverage_fixture_has_expected_totals() -> None:
     folders = ("jacoco", "cobertura", "lcov", "opencover", "clover", "coveragepy")
     there = {f"{folder}/{name}" for folder in folders for name in files(folder)}
     assert there - set(COVERED) == {"jacoco/empty-report.xml"}
 
 
-def test_what_is_no_jacoco_report_is_refused_by_its_root() -> None:
+def test_report_with_an_unknown_root_element_is_refused() -> None:
     with pytest.raises(BadReport, match="<other>"):
         read_coverage_report((FIXTURES / "jacoco/empty-report.xml").read_bytes())
 
@@ -131,7 +131,7 @@ def test_a_hostile_file_is_read_or_refused(name: str) -> None:
     assert bad.value.line == line
 
 
-def test_latin1_is_exact() -> None:
+def test_latin1_names_are_decoded_exactly() -> None:
     assert [case.name for case in read_test_report((FIXTURES / "hostile/latin1-declared.xml").read_bytes())[1]] == [
         "café"
     ]

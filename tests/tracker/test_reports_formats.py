@@ -1,4 +1,4 @@
-"""Test reports that are no JUnit: TRX, xUnit v2, NUnit 3, CTRF and `go test -json`, attribute by their content."""
+"""Test reports other than JUnit, recognised by their content: TRX, xUnit v2, NUnit 3, CTRF and `go test -json`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_outcomes_of_trx(outcome: str | None) -> None:
     assert (report.format, report.totals.duration_ms) == ("TRX", 1500)
 
 
-def test_trx_knows_the_class_from_the_definition_that_comes_after() -> None:
+def test_trx_class_name_is_read_from_the_definition_after_the_results() -> None:
     definitions = """<UnitTest name="T" id="1"><TestMethod codeBase="x.dll" className="A.B, x" name="T"/></UnitTest>
         <UnitTest name="A.C.U" id="2"><TestMethod className="A.C" name="U"/></UnitTest>"""
     results = [result("Passed"), result("Passed", "A.C.U", "2"), result("Passed", "V", "3")]
@@ -52,7 +52,7 @@ def test_trx_knows_the_class_from_the_definition_that_comes_after() -> None:
     assert [(case.class_name, case.name) for case in cases] == [("A.B", "T"), ("A.C", "U"), ("", "V")]
 
 
-def test_tests_of_one_name_and_two_ids_are_two() -> None:
+def test_tests_with_one_name_and_two_ids_are_two_tests() -> None:
     def rows(*ids: str) -> str:
         pairs = zip(ids, ("Fail", "Pass"), strict=True)
         return xunit(*(f'<test id="{id}" name="C.rows(x: ···)" type="C" result="{result}"/>' for id, result in pairs))
@@ -69,12 +69,12 @@ def test_the_fields_of_a_trx_failure() -> None:
     assert (case.failure_message, case.stack, case.out, case.err) == ("expected 1", "at x", "said", "warned")
 
 
-def test_the_rows_of_a_test_count_and_their_sum_does_not() -> None:
+def test_inner_results_of_trx_count_and_their_parent_does_not() -> None:
     rows = result("Passed", "T (1)") + result("Failed", "T (2)")
     assert read_totals(trx(result("Failed", inside=f"<InnerResults>{rows}</InnerResults>"))) == (2, 1, 0, 0, 0)
 
 
-def test_a_run_of_trx_that_fell_over_is_an_error() -> None:
+def test_crashed_trx_run_is_an_error() -> None:
     info = '<RunInfos><RunInfo outcome="Error"><Text>the host crashed</Text></RunInfo></RunInfos>'
     summary = f'<ResultSummary outcome="Failed"><Counters total="0"/>{info}</ResultSummary>'
     report, cases = read_test_report(trx(summary=summary))
@@ -236,7 +236,7 @@ def test_ctrf_without_tests_counts_by_its_summary() -> None:
     assert read_totals(ctrf({"name": "a", "status": "passed"}, summary=summary)) == (1, 0, 0, 0, 0)
 
 
-def test_numbers_of_ctrf_that_are_none_harm_nothing() -> None:
+def test_invalid_numbers_of_ctrf_are_ignored() -> None:
     many = [-1, 1e300, 10**30, True, "5", None, [], {}]
     report, cases = read_test_report(
         ctrf(*({"name": str(n), "status": "passed", "duration": n, "retries": n} for n in many))
@@ -257,7 +257,7 @@ def test_repeated_tests_of_ctrf_are_one_with_the_worst_outcome_unless_it_has_ret
 
 
 @pytest.mark.parametrize("where", ["filePath", "browser"])
-def test_tests_of_one_name_in_two_files_or_browsers_of_ctrf_are_two(where: str) -> None:
+def test_ctrf_tests_of_one_name_in_two_files_or_browsers_are_two_tests(where: str) -> None:
     one, other = ({"name": "a", "status": status, where: status} for status in ("failed", "passed"))
     assert read_totals(ctrf(one, other)) == (2, 1, 0, 0, 0)
     assert read_totals(ctrf(one, {**one, "status": "passed"})) == (1, 1, 0, 0, 0)
@@ -274,14 +274,14 @@ BAD_JSON = {
 
 
 @pytest.mark.parametrize("what", BAD_JSON)
-def test_json_that_cannot_be_read_is_refused_with_its_line(what: str) -> None:
+def test_invalid_json_is_refused_with_its_line(what: str) -> None:
     document, line, why = BAD_JSON[what]
     with pytest.raises(BadReport, match=why) as bad:
         read_test_report(document)
     assert bad.value.line == line
 
 
-def test_json_comes_in_other_encodings_too() -> None:
+def test_json_in_other_encodings_is_read() -> None:
     document = ctrf({"name": "é", "status": "passed"})
     for data in (b"\xef\xbb\xbf" + document.encode(), document.encode("utf-16"), document.encode("utf-16-le")):
         assert only_case(read_test_report(data)[1]).name == "é"
@@ -412,12 +412,12 @@ GO = {
 
 @pytest.mark.parametrize("size", [1 << 30, 5])
 @pytest.mark.parametrize("what", GO)
-def test_go_counts(what: str, size: int) -> None:
+def test_totals_of_go_test(what: str, size: int) -> None:
     document, wanted = GO[what]
     assert totals_of(read_test_report(document, at_once=size)[0]) == wanted
 
 
-def test_go_reports_why_a_package_does_not_build() -> None:
+def test_build_output_of_go_is_the_text_of_the_failure() -> None:
     assert only_case(read_test_report(GO["a package that did not build"][0])[1]).stack == "x.go:1: no"
     fails = [ran("fail", None, package, FailedBuild="dep") for package in ("p", "q")]
     _, cases = read_test_report(go({"ImportPath": "dep", "Action": "build-output", "Output": "y.go:1: no\n"}, *fails))
@@ -437,7 +437,7 @@ def test_late_output_belongs_to_the_package() -> None:
     ]
 
 
-def test_the_suite_of_events_without_a_package_is_that_of_the_caller() -> None:
+def test_go_events_without_a_package_have_the_suite_of_the_caller() -> None:
     document = go({"Action": "run", "Test": "T"}, {"Action": "pass", "Test": "T"}, {"Action": "pass"})
     report, cases = read_test_report(document, Limits(suite="unit-tests"))
     assert (only_case(cases).class_name, report.suites[0].name) == ("unit-tests", "unit-tests")
@@ -449,17 +449,17 @@ def test_a_log_without_any_event_of_go_is_refused() -> None:
             read_test_report(go("make: nothing", line))
 
 
-def test_a_line_of_go_is_bounded() -> None:
+def test_length_of_a_go_line_is_bounded() -> None:
     with pytest.raises(BadReport, match="longer than"):
         read_test_report(go(ran("run", "T")) + '{"Action": "output", "Output": "' + "x" * 9_000_000)
 
 
-def test_numbers_of_go_that_are_none_harm_nothing() -> None:
+def test_invalid_numbers_of_go_are_ignored() -> None:
     document = go(ran("run", "T")) + '{"Action": "pass", "Package": "p", "Test": "T", "Elapsed": NaN}\n'
     assert only_case(read_test_report(document)[1]).duration_ms is None
 
 
-def test_a_text_of_json_is_bounded() -> None:
+def test_length_of_a_json_text_is_bounded() -> None:
     with pytest.raises(BadReport, match="longer than"):
         read_test_report(
             ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.MAX_TEXT_BYTES + 1_000_000)]})
@@ -472,7 +472,7 @@ def test_a_text_of_json_is_bounded() -> None:
     assert len(case.out or "") <= Limits().output
 
 
-def test_tests_of_go_that_run_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_concurrent_go_tests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gotest, "MAX_RUNNING", 2)
     assert read_totals(go(*(ran(action, f"T{at}") for at in range(5) for action in ("run", "pass"))))[0] == 5
     with pytest.raises(ReportTooLarge, match="at the same time"):
@@ -481,7 +481,7 @@ def test_tests_of_go_that_run_at_once_are_bounded(monkeypatch: pytest.MonkeyPatc
         read_test_report(go(*(ran("pass", None, f"p{at}") for at in range(5))))
 
 
-def test_the_output_that_is_held_for_go_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffered_output_of_go_tests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gotest, "MAX_HELD_BYTES", 100)
     document = go(
         go_output("a" * 80, "T"),
@@ -494,7 +494,7 @@ def test_the_output_that_is_held_for_go_is_bounded(monkeypatch: pytest.MonkeyPat
     assert [case.stack for case in cases] == ["a" * 80, "c" * 80, "\n… cut: 80 characters"]
 
 
-def test_tests_of_every_format_are_bounded() -> None:
+def test_number_of_tests_is_bounded_in_every_format() -> None:
     limits = Limits(tests=1)
     one = ran("pass", "T")
     for document in (

@@ -65,7 +65,7 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("what", COUNTED)
-def test_cases_are_counted(what: str) -> None:
+def test_totals_of_junit_cases(what: str) -> None:
     document, wanted = COUNTED[what]
     assert read_totals(document) == wanted
 
@@ -132,7 +132,7 @@ REPEATED: dict[str, tuple[list[str], tuple[int, ...], set[int], set[int]]] = {
 
 
 @pytest.mark.parametrize("what", REPEATED)
-def test_a_test_that_passed_and_did_not_is_one_test_with_its_worst_outcome_unless_reruns_are_marked(what: str) -> None:
+def test_repeated_test_counts_once_with_its_worst_outcome_unless_reruns_are_marked(what: str) -> None:
     outcomes, wanted, superseded, flaky = REPEATED[what]
     report, cases = read_test_report(suite(*(case("same", outcome) for outcome in outcomes)))
     assert totals_of(report) == wanted
@@ -142,7 +142,7 @@ def test_a_test_that_passed_and_did_not_is_one_test_with_its_worst_outcome_unles
     assert len(cases) == len(outcomes)
 
 
-def test_the_last_outcome_counts_where_that_is_requested() -> None:
+def test_last_outcome_of_a_repeated_test_counts_on_request() -> None:
     last = Limits(reruns="last")
     for outcomes, wanted in (
         ((FAILED, PASSED), (1, 0, 0, 0, 1)),
@@ -169,7 +169,7 @@ def test_a_rerun_of_one_test_does_not_affect_another() -> None:
         ['<testcase name="x" file="a.js"><failure/></testcase>', '<testcase name="x" file="b.js"/>'],  # node
     ],
 )
-def test_nameless_and_different_tests_count_each(cases: list[str]) -> None:
+def test_unnamed_and_different_tests_count_separately(cases: list[str]) -> None:
     assert read_totals(suite(*cases)) == (2, 1, 0, 0, 0)
 
 
@@ -179,8 +179,8 @@ def test_the_same_name_in_two_suites_is_two_tests() -> None:
     assert read_totals(suite(case("same"), suite(case("same", FAILED)))) == (2, 1, 0, 0, 0)
 
 
-def test_repeated_names_are_found_however_many_cases_there_are() -> None:
-    """More than are looked through at once."""
+def test_repeated_names_are_found_among_many_cases() -> None:
+    """More than are compared in one batch."""
     many = [case(f"t{number}", FAILED) for number in range(70_000)]
     report, _ = read_test_report(suite(*many, *(case(f"t{number}") for number in range(0, 70_000, 7000))))
     assert totals_of(report) == (70_000, 70_000, 0, 0, 0)
@@ -201,7 +201,7 @@ at y </failure><failure message="second"/><system-out>said </system-out><system-
     assert (found.out, found.err) == ("said <more>", "warned")
 
 
-def test_the_error_is_reported_where_a_failure_stands_too() -> None:
+def test_error_takes_precedence_over_a_failure_of_the_same_case() -> None:
     found = only_case(
         read_test_report(suite(case("a", "<failure message='f'>f</failure><error message='e'>e</error>")))[1]
     )
@@ -225,7 +225,7 @@ def test_the_retries_of_surefire_are_counted_and_not_mixed_into_the_outcome() ->
     assert (found.failure_message, found.stack, found.err) == ("last", "at three", None)
 
 
-def test_the_output_of_a_suite_is_no_output_of_its_cases() -> None:
+def test_output_of_a_suite_is_not_that_of_its_cases() -> None:
     assert only_case(read_test_report(suite(OK, "<system-out>all of it</system-out>"))[1]).out is None
 
 
@@ -247,7 +247,7 @@ def test_the_names_of_a_case(attributes: str, class_name: str, name: str) -> Non
     assert (found.class_name, found.name) == (class_name, name)
 
 
-def test_long_texts_are_cut_and_long_names_stay_different() -> None:
+def test_long_texts_are_truncated_and_long_names_stay_distinct() -> None:
     long = "x" * 5000
     names = [f"{long}1", f"{long}2"]
     result = "".join(case(name, f'<failure message="{long}" type="{long}"/>') for name in names)
@@ -259,7 +259,7 @@ def test_long_texts_are_cut_and_long_names_stay_different() -> None:
     assert len(report.suites[0].name) == 512
 
 
-def test_output_is_cut_with_a_mark() -> None:
+def test_output_is_truncated_with_a_note() -> None:
     limits = Limits(output=1000)
     found = only_case(
         read_test_report(
@@ -286,12 +286,12 @@ TIMES = {
 
 
 @pytest.mark.parametrize("text", TIMES)
-def test_the_time_of_a_case(text: str) -> None:
+def test_duration_of_a_case(text: str) -> None:
     assert duration_ms(text) == TIMES[text]
     assert only_case(read_test_report(suite(f'<testcase name="a" time="{text}"/>'))[1]).duration_ms == TIMES[text]
 
 
-def test_the_time_of_a_report_is_that_of_its_cases_or_else_of_its_suites() -> None:
+def test_duration_of_a_report_is_that_of_its_cases_or_else_of_its_suites() -> None:
     timed = suite(case("a", attributes='time="1"'), case("b", attributes='time="x"'), attributes='time="99"')
     untimed = suite(case("a"), attributes='time="2,000.5"')
     report, _ = read_test_report(f'<testsuites time="5">{timed}{untimed}</testsuites>')
@@ -300,7 +300,7 @@ def test_the_time_of_a_report_is_that_of_its_cases_or_else_of_its_suites() -> No
     assert read_test_report(f'<testsuites time="5">{suite(case("a"))}</testsuites>')[0].totals.duration_ms == 5000
 
 
-def test_suites_are_those_with_cases_or_counts() -> None:
+def test_only_suites_with_cases_or_counts_are_listed() -> None:
     document = f"""<testsuites name="all"><testsuite name="outer"><testsuite name="inner">{OK}</testsuite>
     <testsuite name="empty"/><testsuite name="counts" tests="2"/></testsuite>{BAD}</testsuites>"""
     report, cases = read_test_report(document)
@@ -319,14 +319,14 @@ def test_more_suites_than_a_report_may_have_are_refused() -> None:
         read_test_report("<testsuites>" + suite() * 5 + "</testsuites>", Limits(tests=5))
 
 
-def test_suites_beyond_those_that_are_listed_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suites_over_the_limit_of_the_list_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(totals, "MAX_LISTED_SUITES", 2)
     report, cases = read_test_report("<testsuites>" + suite(OK) * 3 + suite(attributes='tests="2"') + "</testsuites>")
     assert (len(report.suites), report.totals.tests) == (2, 5)
     assert [found.suite for found in cases] == [0, 1, None]
 
 
-def test_nesting_is_bounded() -> None:
+def test_nesting_depth_is_bounded() -> None:
     def nested(depth: int) -> str:
         return "<testsuite>" * depth + "</testsuite>" * depth
 
@@ -337,7 +337,7 @@ def test_nesting_is_bounded() -> None:
         read_test_report(nested(50_000))
 
 
-def test_the_failures_of_one_case_share_the_room_of_one_output() -> None:
+def test_failures_of_one_case_share_one_output_limit() -> None:
     """googletest writes a failure for each failed check."""
     limits = Limits(output=1000)
     many = '<failure message="m" type="t">' + "x" * 600 + "</failure>"
@@ -363,7 +363,7 @@ def test_the_text_of_a_failed_case_has_each_of_its_failures() -> None:
     assert only_case(read_test_report(suite(case("a", "<skipped>x</skipped><skipped>y</skipped>")))[1]).stack == "x"
 
 
-def test_text_of_elements_that_are_not_read_is_left_out() -> None:
+def test_text_of_ignored_elements_is_omitted() -> None:
     inside = "<properties>p<property>q</property></properties>t<failure>f<b>g</b>h<properties>i</properties></failure>u"
     assert only_case(read_test_report(suite(case("a", inside + "<x><failure>no</failure></x>")))[1]).stack == "fghi"
     rerun = "<flakyFailure>a<system-out>b</system-out>c<stackTrace>d</stackTrace>e</flakyFailure>"

@@ -1,4 +1,4 @@
-"""The cost of a large report: constant memory, and time compared with the bare parser."""
+"""Large reports are read in constant memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pytest_like(number: int) -> Iterator[str]:
 
 
 def surefire_like(number: int) -> Iterator[str]:
-    """A suite for each few tests."""
+    """A suite for every 20 tests."""
     yield "<testsuites>"
     for _ in range(number // 20):
         yield '<testsuite name="com.example.module.SomeTest" tests="20">'
@@ -59,7 +59,7 @@ def surefire_like(number: int) -> Iterator[str]:
 
 
 def one_output(number: int) -> Iterator[str]:
-    """A test that wrote without end."""
+    """One test with a very large output."""
     yield '<testsuite name="s"><testcase name="a"><system-out>'
     for _ in range(number // 5):
         yield "some line of output with an é and &lt;brackets&gt; in it\n" * 10

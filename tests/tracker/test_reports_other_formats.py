@@ -1,4 +1,4 @@
-"""NUnit 2, xUnit v1 and v3, SonarQube, Codecov, TAP and Cucumber, as their tools write them; and files of no format."""
+"""NUnit 2, xUnit v1 and v3, SonarQube, Codecov, TAP and Cucumber, as their tools write them; and unknown formats."""
 
 from __future__ import annotations
 
@@ -192,21 +192,21 @@ def test_a_coverage_report_is_counted_and_named_by_its_format(format: str, size:
 
 
 @pytest.mark.parametrize("format", [*SAMPLES, *COVERED])
-def test_a_report_under_the_wrong_part_is_refused_by_its_name(format: str) -> None:
+def test_report_under_the_wrong_part_is_refused_with_its_format(format: str) -> None:
     document = (SAMPLES.get(format) or COVERED[format])[0]
     with pytest.raises(BadReport, match=f"{format} is a .*expected one of"):
         _ = read_coverage_report(document) if format in SAMPLES else read_test_report(document)
 
 
-def facts(document: str) -> list[tuple[Any, ...]]:
+def case_fields(document: str) -> list[tuple[Any, ...]]:
     return [
         (case.class_name, case.name, case.status, case.duration_ms, case.failure_message)
         for case in read_test_report(document)[1]
     ]
 
 
-def test_the_cases_of_nunit_2_have_the_class_in_their_name() -> None:
-    assert facts(NUNIT2) == [
+def test_class_name_of_an_nunit_2_case_is_part_of_its_name() -> None:
+    assert case_fields(NUNIT2) == [
         ("N.F", 'Adds(1.5,"a.b")', PASSED, 16, None),
         ("N.F", "Fails", FAILED, 500, "Intentional"),
         ("N.F", "Throws", ERROR, 250, "System.Exception"),
@@ -215,7 +215,7 @@ def test_the_cases_of_nunit_2_have_the_class_in_their_name() -> None:
         ("N.F", "Dunno", SKIPPED, 0, None),
     ]
     assert [(suite.name, suite.totals.tests) for suite in read_test_report(NUNIT2)[0].suites] == [("F", 6)]
-    assert [status for _, _, status, _, _ in facts(NUNIT24)] == [PASSED, FAILED, SKIPPED]
+    assert [status for _, _, status, _, _ in case_fields(NUNIT24)] == [PASSED, FAILED, SKIPPED]
 
 
 FAILED_SUITE = "<failure><message>OneTimeTearDown: boom</message></failure>"
@@ -223,16 +223,16 @@ NUNIT3 = '<test-run result="Failed" total="2" failed="{failed}">{inside}</test-r
 SUITE3 = '<test-suite name="{name}" type="TestFixture" result="Failed" total="{total}">{inside}</test-suite>'
 
 
-def test_suites_of_nunit_that_failed_without_cases_are_no_tests() -> None:
+def test_failed_nunit_suites_without_cases_are_not_tests() -> None:
     case = '<test-case name="a" classname="c" result="{}"/>'
     empty = SUITE3.format(name="E", total=0, inside=FAILED_SUITE)
     red = SUITE3.format(name="R", total=2, inside=FAILED_SUITE + case.format("Failed") + case.format("Passed"))
     report, _ = read_test_report(NUNIT3.format(failed=1, inside=empty * 3 + red + empty))
-    assert totals_of(report) == (1, 1, 0, 0, 0)  # the failed case and the passed one have one name
+    assert totals_of(report) == (1, 1, 0, 0, 0)  # the failed case and the passed one have the same name
     assert [suite.name for suite in report.suites] == ["R"]
     green = SUITE3.format(name="G", total=1, inside=case.format("Passed") + FAILED_SUITE)
     report, cases = read_test_report(NUNIT3.format(failed=0, inside=green + empty))
-    assert totals_of(report) == (2, 0, 1, 0, 0)  # a run that failed is not green
+    assert totals_of(report) == (2, 0, 1, 0, 0)  # a failed run does not pass
     assert (cases[1].class_name, cases[1].name, cases[1].stack) == ("G", "(suite)", "OneTimeTearDown: boom")
     only_counts = '<test-run result="Failed" total="5" failed="2"><test-suite result="Failed"/></test-run>'
     assert totals_of(read_test_report(only_counts)[0]) == (5, 2, 0, 0, 0)
@@ -245,8 +245,8 @@ def test_the_fields_of_an_xunit_v1_failure() -> None:
     assert later.failure_message == "not yet"
 
 
-def test_the_file_of_sonar_is_the_class() -> None:
-    assert facts(SONAR_TESTS)[2] == ("testx/ClassOneTest.xoo", "test3", FAILED, 100, "short")
+def test_sonar_file_path_is_the_class_name() -> None:
+    assert case_fields(SONAR_TESTS)[2] == ("testx/ClassOneTest.xoo", "test3", FAILED, 100, "short")
     assert read_test_report(SONAR_TESTS)[1][3].stack == "stacktrace"
 
 
@@ -259,7 +259,7 @@ def test_the_lines_of_codecov_are_objects_or_arrays() -> None:
 
 
 def test_tap_has_diagnostics_skips_and_todos() -> None:
-    assert facts(TAP13) == [
+    assert case_fields(TAP13) == [
         ("", "works", PASSED, None, None),
         ("", "fails", FAILED, 12, "expected 1"),
         ("", "later", SKIPPED, None, "not on this system"),
@@ -272,8 +272,8 @@ def test_tap_has_diagnostics_skips_and_todos() -> None:
     assert read_test_report(TAP13, Limits(suite="unit"))[0].suites[0].name == "unit"
 
 
-def test_a_test_point_that_sums_up_a_subtest_is_no_test() -> None:
-    assert facts(TAP_NODE) == [
+def test_tap_test_point_that_summarizes_a_subtest_is_not_a_test() -> None:
+    assert case_fields(TAP_NODE) == [
         ("outer", "inner one", PASSED, 0, None),
         ("outer", "inner two", FAILED, 2, "boom"),
     ]
@@ -303,7 +303,7 @@ TAP = {
 
 
 @pytest.mark.parametrize("what", TAP)
-def test_tap_counts(what: str) -> None:
+def test_totals_of_tap(what: str) -> None:
     document, wanted = TAP[what]
     assert totals_of(read_test_report(document)[0]) == wanted
 
@@ -328,7 +328,7 @@ def steps(*results: dict[str, Any]) -> list[dict[str, Any]]:
 GOOD, BAD = {"result": {"status": "passed", "duration": 2_000_000}}, {"result": {"status": "failed"}}
 
 
-def test_the_name_of_a_feature_may_stand_behind_its_scenarios() -> None:
+def test_feature_name_may_follow_its_scenarios() -> None:
     scenarios = [{"id": f"f;{n}", "line": n, "name": "one", "steps": steps(GOOD), "type": "scenario"} for n in (3, 5)]
     features = [{"elements": scenarios, "keyword": "Feature", "name": name, "uri": f"{name}.feature"} for name in "fg"]
     report, cases = read_test_report(json.dumps(features))
@@ -364,20 +364,20 @@ def behave(status: str, *results: dict[str, Any]) -> dict[str, Any]:
     return {"type": "scenario", "name": "s", "location": "a.feature:2", "steps": rows, "status": status}
 
 
-TOOK = {"result": {"status": "passed", "duration": 0.25}}
-LINES = {"result": {"status": "failed", "error_message": ["Assertion Failed: no", "more"], "duration": 0.5}}
+STEP = {"result": {"status": "passed", "duration": 0.25}}
+FAILED_STEP = {"result": {"status": "failed", "error_message": ["Assertion Failed: no", "more"], "duration": 0.5}}
 
 
 @pytest.mark.parametrize(
     ("scenario", "expected"),
     [
-        (behave("passed", TOOK, TOOK), (PASSED, 500, None)),
-        (behave("failed", TOOK, LINES, {}), (FAILED, 750, "Assertion Failed: no")),
-        (behave("error", TOOK, {"result": {"status": "error"}}, {}), (ERROR, 250, "error: When step 1")),
-        (behave("failed", TOOK, {"result": {"status": "undefined"}}, {}), (FAILED, 250, "undefined: When step 1")),
+        (behave("passed", STEP, STEP), (PASSED, 500, None)),
+        (behave("failed", STEP, FAILED_STEP, {}), (FAILED, 750, "Assertion Failed: no")),
+        (behave("error", STEP, {"result": {"status": "error"}}, {}), (ERROR, 250, "error: When step 1")),
+        (behave("failed", STEP, {"result": {"status": "undefined"}}, {}), (FAILED, 250, "undefined: When step 1")),
         (behave("skipped", {}, {}), (SKIPPED, 0, "skipped: When step 0")),
         (behave("untested", {}), (SKIPPED, 0, "untested: When step 0")),
-        (behave("hook_error", TOOK), (ERROR, 250, "hook_error")),
+        (behave("hook_error", STEP), (ERROR, 250, "hook_error")),
         ({"name": "s", "steps": steps(GOOD, {})}, (ERROR, 2, "not run: When step 1")),
         ({"name": "s", "steps": steps({}, {})}, (SKIPPED, 0, "no step was run")),
     ],
@@ -426,7 +426,7 @@ EMPTY: dict[str, str] = {
 
 
 @pytest.mark.parametrize("format", EMPTY)
-def test_a_known_format_without_a_test_or_a_line_is_read(format: str) -> None:
+def test_known_format_without_content_is_read_as_empty(format: str) -> None:
     is_test = format in [known.name for known in TESTS]
     report = read_test_report(EMPTY[format])[0] if is_test else read_coverage_report(EMPTY[format])[0]
     assert (report.format, is_empty(report)) == (format, True)
@@ -472,7 +472,7 @@ def test_an_unknown_coverage_report_is_refused_with_what_it_resembles(what: str)
         read_coverage_report(UNKNOWN_COVERAGE[what])
 
 
-def test_what_a_file_resembles_is_in_the_message() -> None:
+def test_error_message_names_what_the_file_resembles() -> None:
     for document, resembled in (
         ('{"numTotalTests": 5, "testResults": []}', 'a JSON object with "numTotalTests", "testResults"'),
         ("[1]", "a JSON array"),
@@ -484,15 +484,15 @@ def test_what_a_file_resembles_is_in_the_message() -> None:
             read_test_report(document)
 
 
-def test_every_format_is_known_by_one_sample() -> None:
-    """The formats of this file are tried on all samples: one sample, one format."""
+def test_every_sample_is_recognised_as_a_known_format() -> None:
+    """Each sample of this file is recognised as one of the known formats."""
     for document in [document for document, _ in SAMPLES.values()]:
         assert read_test_report(document)[0].format in [format.name for format in TESTS]
     for document in [document for document, _ in COVERED.values()]:
         assert read_coverage_report(document)[0].format in [format.name for format in COVERAGE]
 
 
-def test_one_scenario_is_one_test() -> None:
+def test_rows_of_a_scenario_outline_are_separate_tests() -> None:
     """Rows of an outline have one name and their own lines."""
     step = {"keyword": "When ", "name": "x", "result": {"status": "failed"}}
     rows = [

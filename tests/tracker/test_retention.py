@@ -1,4 +1,4 @@
-"""Which runs are deleted in time, and that nothing of them stays."""
+"""Retention: which runs expire, and the deletion of all their rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from models.tracker import flaky, retention
 from models.tracker.flaky import Triage
 from models.tracker.tables import Project, Run, Test, reports, stored_bytes
 
-RUNNER = QualityGate()
+GATE = QualityGate()
 NEVER = 0
 
 
@@ -29,14 +29,14 @@ def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
 
 
 def expired(before: int = NEVER, keep: int = 0) -> list[int]:
-    return retention.expired(before, keep, RUNNER)
+    return retention.expired(before, keep, GATE)
 
 
 def ids(*runs: Run) -> list[int]:
     return [run.id for run in runs]
 
 
-def test_the_bytes_of_stored_contents_are_counted_as_rows_come_and_go(project: Project) -> None:
+def test_stored_bytes_follow_inserted_and_deleted_rows(project: Project) -> None:
     def add(run: Run, name: str, hash: str, size: int) -> None:
         values = (run.id, name, hash, size)
         reports.execute_sql(
@@ -62,20 +62,20 @@ def test_the_bytes_of_stored_contents_are_counted_as_rows_come_and_go(project: P
     add(second, "a", "shared", 100)
     assert totals() == (110, 110)
     add(first, "c", "changed", 1)
-    assert totals() == (111, 101), "a replaced source is gone, an attachment stays"
+    assert totals() == (111, 101), "a replaced source is deleted, an attachment is kept"
     Run.delete().where(Run.id == first.id).execute()
     assert totals() == (100, 100)
     Run.delete().where(Run.id == second.id).execute()
     assert totals() == (0, 0)
 
 
-def test_off_nothing_expires(project: Project) -> None:
+def test_nothing_expires_if_retention_is_disabled(project: Project) -> None:
     for _ in range(3):
         records.create_run(project, created_at=1)
     assert expired() == []
 
 
-def test_runs_older_than_that_expire_oldest_first(project: Project) -> None:
+def test_runs_older_than_the_limit_expire_oldest_first(project: Project) -> None:
     second, first = (
         records.create_run(project, created_at=NOW + 1),
         records.create_run(project, created_at=NOW),
@@ -107,8 +107,8 @@ def test_the_newest_of_each_flag_on_the_base_branch_is_kept(project: Project) ->
 def test_a_branch_keeps_its_newest_runs(project: Project) -> None:
     runs = {branch: [records.create_run(project, branch=branch) for _ in range(4)] for branch in ("main", "x", None)}
     records.create_run(records.create_project("other"))
-    gone = [run for some in runs.values() for run in some[:2]]
-    assert expired(keep=2) == ids(*gone)
+    oldest = [run for some in runs.values() for run in some[:2]]
+    assert expired(keep=2) == ids(*oldest)
     assert expired(keep=4) == []
 
 
@@ -119,14 +119,14 @@ def test_flags_of_a_branch_are_counted_together(project: Project) -> None:
 
 
 def delete(run: Run, batch: int = 2) -> int:
-    """Deletes a run, two rows at a time; returns in how many transactions."""
+    """Deletes a run, `batch` rows at a time; returns the number of transactions."""
     steps = 1
     while retention.delete_some(run.id, batch):
         steps += 1
     return steps
 
 
-def test_nothing_of_a_deleted_run_stays(project: Project) -> None:
+def test_deleted_run_leaves_no_rows(project: Project) -> None:
     kept = records.create_run(project, {"c.A a": FAILED, "c.A p0": PASSED})
     run = records.create_run(project, {"c.A a": FAILED, **{f"c.A p{number}": PASSED for number in range(5)}})
     counts = {"line_covered": 1, "line_missed": 0, "branch_covered": 0, "branch_missed": 0}
@@ -136,12 +136,12 @@ def test_nothing_of_a_deleted_run_stays(project: Project) -> None:
     assert [one.id for one in Run.select()] == [kept.id]
     for table, number in ((Report, 1), (Suite, 1), (Result, 2), (Failure, 1), (Output, 1), (Coverage, 0)):
         assert table.select().count() == number, table
-    if reports.is_local:  # PostgreSQL has looked at each row already
+    if reports.is_local:  # PostgreSQL checks each row itself
         assert reports.execute_sql("PRAGMA foreign_key_check").fetchall() == []
 
 
-def test_until_a_run_is_gone_its_failures_are_there(project: Project) -> None:
-    """So no verdict on another run changes for a moment."""
+def test_failures_are_kept_until_the_last_transaction_of_a_deletion(project: Project) -> None:
+    """Otherwise verdicts on other runs would change until the deletion is complete."""
     run = records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED, "c.A c": PASSED})
     assert retention.delete_some(run.id, 1)
     assert retention.delete_some(run.id, 1)
@@ -151,13 +151,13 @@ def test_until_a_run_is_gone_its_failures_are_there(project: Project) -> None:
     assert Run.select().count() == 0
 
 
-def test_deleting_what_is_gone_does_nothing(project: Project) -> None:
+def test_deleting_a_missing_run_does_nothing(project: Project) -> None:
     records.create_run(project)
     assert not retention.delete_some(999)
     assert Run.select().count() == 1
 
 
-def test_tests_without_a_run_are_deleted_except_marked_ones(project: Project) -> None:
+def test_tests_without_a_run_are_deleted_unless_they_have_a_triage_status(project: Project) -> None:
     run = records.create_run(project, {"c.A gone": PASSED, "c.A marked": PASSED, "c.A kept": PASSED})
     records.create_run(project, {"c.A kept": PASSED})
     flaky.set_triage(project.id, "c.A", "marked", Triage.QUARANTINED, None, 1, NOW)
@@ -171,23 +171,23 @@ def test_tests_without_a_run_are_deleted_except_marked_ones(project: Project) ->
 # The server
 
 
-def left(server: Server, project: Project) -> list[int]:
+def remaining_runs(server: Server, project: Project) -> list[int]:
     return [run["id"] for run in server.get(f"/api/v1/projects/{project.id}/runs").json]
 
 
-def test_a_server_deletes_what_has_had_its_time(tmp_path: Path) -> None:
+def test_server_deletes_expired_runs_after_its_start(tmp_path: Path) -> None:
     with http_checks.running_server(tmp_path, tracker={"retain-runs": 2}) as server:
         with records.store_of(server):
             project = records.create_project("demo")
             runs = [records.create_run(project, {f"c.A {number}": PASSED}) for number in range(5)]
         server.stop()
         server.start()
-        assert wait_for(lambda: len(found := left(server, project)) == 2 and found) == ids(runs[4], runs[3])
+        assert wait_for(lambda: len(found := remaining_runs(server, project)) == 2 and found) == ids(runs[4], runs[3])
         with records.store_of(server):
             wait_for(lambda: Test.select().count() == 2)
 
 
-def test_a_run_that_comes_in_makes_the_oldest_of_its_branch_go(tmp_path: Path) -> None:
+def test_new_run_expires_the_oldest_run_of_its_branch(tmp_path: Path) -> None:
     with http_checks.running_server(tmp_path, tracker={"retain-runs": 2}) as server:
         made = [
             uploads.upload(server, ("project", "demo"), ("branch", "main"), ("junit", uploads.junit(passed=1)))
@@ -199,7 +199,7 @@ def test_a_run_that_comes_in_makes_the_oldest_of_its_branch_go(tmp_path: Path) -
         assert server.get(f"/api/v1/runs/{made[0]['runId']}").status == 404
 
 
-def test_old_runs_go_by_their_days(tmp_path: Path) -> None:
+def test_runs_are_deleted_after_retain_days(tmp_path: Path) -> None:
     with http_checks.running_server(tmp_path, tracker={"retain-days": 30}) as server:
         with records.store_of(server):
             project = records.create_project("demo")
@@ -207,4 +207,4 @@ def test_old_runs_go_by_their_days(tmp_path: Path) -> None:
             today = records.create_run(project, created_at=2_000_000_000 * SECOND)
         server.stop()
         server.start()
-        assert wait_for(lambda: len(found := left(server, project)) == 1 and found) == ids(today)
+        assert wait_for(lambda: len(found := remaining_runs(server, project)) == 1 and found) == ids(today)

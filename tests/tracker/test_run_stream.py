@@ -50,7 +50,7 @@ class Tracker:
 @pytest.fixture(scope="module")
 def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
     folder = tmp_path_factory.mktemp("runs")
-    tokens = create_accounts(folder / "data", ["owner", "member", "stranger", "boss"], admins=["boss"])
+    tokens = create_accounts(folder / "data", ["owner", "member", "outsider", "boss"], admins=["boss"])
     with running_server(folder) as server:
         yield Tracker(server, tokens)
 
@@ -83,10 +83,10 @@ def ended(stream: Stream) -> bool:
     return True
 
 
-# What is told
+# Events
 
 
-def test_a_run_is_reported_with_its_fields_in_their_order(server: Server) -> None:
+def test_run_event_has_its_fields_in_order(server: Server) -> None:
     stream = listen(server)
     made = upload_files(
         server,
@@ -111,7 +111,7 @@ def test_a_run_is_reported_with_its_fields_in_their_order(server: Server) -> Non
     stream.close()
 
 
-def test_missing_facts_of_an_upload_are_null_or_empty(server: Server) -> None:
+def test_omitted_fields_of_an_upload_are_null_or_empty_in_the_event(server: Server) -> None:
     stream = listen(server)
     upload_files(server, "bare", ("junit", junit(0, 0, 2)))
     data = next_event(stream)
@@ -121,7 +121,7 @@ def test_missing_facts_of_an_upload_are_null_or_empty(server: Server) -> None:
     stream.close()
 
 
-def test_a_shard_reports_its_run_again_as_it_has_become(server: Server) -> None:
+def test_each_shard_publishes_the_merged_run(server: Server) -> None:
     stream = listen(server)
     first = upload_files(server, "shards", ("junit", junit(2, mark="a")), runKey="k")
     second = upload_files(server, "shards", ("junit", junit(3, 1, mark="b")), runKey="k")
@@ -132,7 +132,7 @@ def test_a_shard_reports_its_run_again_as_it_has_become(server: Server) -> None:
     stream.close()
 
 
-def test_what_is_refused_is_not_reported(server: Server) -> None:
+def test_refused_upload_is_not_published(server: Server) -> None:
     stream = listen(server)
     assert post_files(server, "refused", ("junit", b"<nonsense")).status == 400
     upload_files(server, "taken")
@@ -140,7 +140,7 @@ def test_what_is_refused_is_not_reported(server: Server) -> None:
     stream.close()
 
 
-def test_the_event_line_stands_first_in_every_block(server: Server) -> None:
+def test_event_line_is_first_in_every_block(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(f"GET {RUNS} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 987654\r\n\r\n".encode())
         received = b""
@@ -153,15 +153,15 @@ def test_the_event_line_stands_first_in_every_block(server: Server) -> None:
     assert [block.splitlines()[0] for block in blocks] == [b"event: connected", b"event: reset", b"event: run"]
 
 
-# Who gets it
+# Receivers
 
 
-def test_a_private_projects_runs_go_to_those_alone_who_may_read_it(tracker: Tracker) -> None:
+def test_events_of_a_private_project_are_sent_to_its_readers_only(tracker: Tracker) -> None:
     server, tokens = tracker.server, tracker.tokens
     upload_files(server, "secret")
     make_private(server, "secret", {"owner": "OWNER", "member": "READ"})
     readers = [listen(server, token=tokens[name]) for name in ("owner", "member", "boss")]
-    others = [listen(server), listen(server, token=tokens["stranger"])]
+    others = [listen(server), listen(server, token=tokens["outsider"])]
     secret = upload_files(server, "secret", token=tokens["owner"], commit="5ec4e7")
     upload_files(server, "open to all", commit="0be")
     for stream in readers:
@@ -173,7 +173,7 @@ def test_a_private_projects_runs_go_to_those_alone_who_may_read_it(tracker: Trac
         stream.close()
 
 
-def test_the_creator_of_a_private_project_gets_its_first_run(serve: Serve) -> None:
+def test_creator_of_a_private_project_receives_its_first_run(serve: Serve) -> None:
     server = serve(wait=False, tracker={"security": {"default-visibility": "PRIVATE"}})
     tokens = create_accounts(server.data, ["creator", "other"])
     server.start()
@@ -186,7 +186,7 @@ def test_the_creator_of_a_private_project_gets_its_first_run(serve: Serve) -> No
     theirs.close()
 
 
-def test_a_lost_membership_ends_what_is_seen(tracker: Tracker) -> None:
+def test_removed_member_receives_no_further_events(tracker: Tracker) -> None:
     server, tokens = tracker.server, tracker.tokens
     upload_files(server, "lost")
     make_private(server, "lost", {"owner": "OWNER", "member": "READ"})
@@ -201,7 +201,7 @@ def test_a_lost_membership_ends_what_is_seen(tracker: Tracker) -> None:
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired", "deleted"])
-def test_the_end_of_a_credential_ends_its_streams_and_no_others(tracker: Tracker, how: str) -> None:
+def test_streams_end_with_their_credential_and_no_others_do(tracker: Tracker, how: str) -> None:
     server = tracker.server
     with open_store(server.data):
         user = accounts.create_user(how, "!", "USER", NOW)
@@ -226,7 +226,7 @@ def test_the_end_of_a_credential_ends_its_streams_and_no_others(tracker: Tracker
         stream.close()
 
 
-def test_a_revoked_token_sees_nothing_more_of_a_private_project(tracker: Tracker) -> None:
+def test_revoked_token_receives_no_events_of_a_private_project(tracker: Tracker) -> None:
     server, tokens = tracker.server, tracker.tokens
     upload_files(server, "private")
     make_private(server, "private", {"owner": "OWNER"})
@@ -242,7 +242,7 @@ def test_a_revoked_token_sees_nothing_more_of_a_private_project(tracker: Tracker
     stream.close()
 
 
-def test_the_end_of_a_session_ends_its_streams(tracker: Tracker) -> None:
+def test_streams_end_with_their_session(tracker: Tracker) -> None:
     server = tracker.server
     with open_store(server.data):
         user = accounts.create_user("visitor", "!", "USER", NOW)
@@ -265,18 +265,18 @@ def test_in_closed_mode_streams_require_an_account(serve: Serve) -> None:
     listen(server, token=tokens["reader"]).close()
 
 
-def test_a_bad_token_is_no_anonymous_listener(server: Server) -> None:
+def test_stream_with_an_invalid_token_is_401(server: Server) -> None:
     assert server.get(RUNS, X_Tracker_Token="plt_" + "x" * 43).status == 401
 
 
-# What was missed
+# Replay
 
 
 @pytest.fixture(scope="module")
-def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
+def past_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
     """Ten runs, the even ones of a private project."""
     folder = tmp_path_factory.mktemp("past")
-    tokens = create_accounts(folder / "data", ["owner", "stranger"])
+    tokens = create_accounts(folder / "data", ["owner", "outsider"])
     with running_server(folder, server={"stream-replay": 8}) as server:
         for number in range(1, 11):
             if number == 3:
@@ -288,15 +288,15 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
 
 @pytest.mark.parametrize("last", [2, 3, 8, 9, 10])
 @pytest.mark.parametrize("how", ["header", "query"])
-def test_what_was_missed_is_replayed_in_order_to_those_who_may_see_it(past: Tracker, last: int, how: str) -> None:
-    server = past.server
+def test_missed_events_are_replayed_in_order_to_permitted_callers(past_runs: Tracker, last: int, how: str) -> None:
+    server = past_runs.server
     path = RUNS if how == "header" else f"{RUNS}?lastEventId={last}"
     headers = {"Last-Event-ID": str(last)} if how == "header" else {}
-    mine = listen(server, path, token=past.tokens["owner"], **headers)
+    mine = listen(server, path, token=past_runs.tokens["owner"], **headers)
     wanted = list(range(last + 1, 11))
     assert [next_event(mine)["id"] for _ in wanted] == wanted
     mine.close()
-    for token in ("", past.tokens["stranger"]):
+    for token in ("", past_runs.tokens["outsider"]):
         stream = listen(server, path, token=token, **headers)
         wanted = [number for number in range(last + 1, 11) if number % 2]
         assert [next_event(stream)["id"] for _ in wanted] == wanted
@@ -304,15 +304,15 @@ def test_what_was_missed_is_replayed_in_order_to_those_who_may_see_it(past: Trac
 
 
 @pytest.mark.parametrize("last", ["0", "1", "11", "999999999999999999"])
-def test_a_gap_that_cannot_be_filled_is_reported_and_later_events_are_sent(past: Tracker, last: str) -> None:
-    stream = listen(past.server, Last_Event_ID=last)
+def test_gap_that_cannot_be_replayed_is_reported_as_a_reset(past_runs: Tracker, last: str) -> None:
+    stream = listen(past_runs.server, Last_Event_ID=last)
     assert stream.next() == {"event": "reset", "id": "10", "data": "{}"}
     stream.close()
 
 
 @pytest.mark.parametrize("last", ["", "x", "-1", "1.5", "9" * 30, "٣", "1 2", "0x1", "null"])
-def test_a_last_event_id_that_is_none_counts_as_absent(past: Tracker, last: str) -> None:
-    with socket.create_connection(("127.0.0.1", past.server.port), timeout=30) as connection:
+def test_invalid_last_event_id_counts_as_absent(past_runs: Tracker, last: str) -> None:
+    with socket.create_connection(("127.0.0.1", past_runs.server.port), timeout=30) as connection:
         connection.sendall(f"GET {RUNS} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {last}\r\n\r\n".encode())
         received = b""
         while b"data: {}\n\n" not in received:
@@ -320,7 +320,7 @@ def test_a_last_event_id_that_is_none_counts_as_absent(past: Tracker, last: str)
     assert received.partition(b"\r\n\r\n")[2] == b"event: connected\nretry: 3000\ndata: {}\n\n"
 
 
-def test_after_a_reset_the_stream_goes_on(serve: Serve) -> None:
+def test_stream_continues_after_a_reset(serve: Serve) -> None:
     server = serve(server={"stream-replay": 0})
     upload_files(server, "p", commit="1")
     first, second = listen(server, Last_Event_ID="0"), listen(server, Last_Event_ID="1")
@@ -343,7 +343,7 @@ def test_events_survive_a_kill(serve: Serve) -> None:
     stream.close()
 
 
-def test_nothing_is_lost_or_doubled_while_clients_come_and_go(serve: Serve) -> None:
+def test_reconnecting_clients_receive_every_event_exactly_once(serve: Serve) -> None:
     server, total = serve(), 80
     seen: dict[int, list[int]] = {number: [] for number in range(4)}
 
@@ -366,10 +366,10 @@ def test_nothing_is_lost_or_doubled_while_clients_come_and_go(serve: Serve) -> N
     assert all(found == list(range(1, total + 1)) for found in seen.values())
 
 
-# How many, and who does not read
+# Limits and slow clients
 
 
-def test_a_stream_too_many_is_a_problem_with_retry_after(serve: Serve) -> None:
+def test_stream_over_the_limit_is_503_with_retry_after(serve: Serve) -> None:
     server = serve(server={"max-streams": 1})
     stream = listen(server)
     refused = server.get(RUNS)
@@ -380,7 +380,7 @@ def test_a_stream_too_many_is_a_problem_with_retry_after(serve: Serve) -> None:
     listen(server).close()
 
 
-def test_a_client_that_does_not_read_is_dropped_and_costs_others_nothing(serve: Serve) -> None:
+def test_client_that_does_not_read_is_dropped_without_affecting_others(serve: Serve) -> None:
     server = serve(server={"stream-buffer": "16K"})
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -394,15 +394,15 @@ def test_a_client_that_does_not_read_is_dropped_and_costs_others_nothing(serve: 
         if last % 20 == 0 and "pilothouse_streams_open 1" in server.get("/metrics").text:
             break
     else:
-        pytest.fail("it is still there")
+        pytest.fail("the slow client was not dropped")
     slow.close()
     fast.close()
 
 
-def test_runs_that_are_published_out_of_order_are_reported_in_the_order_of_their_commits(tmp_path: Path) -> None:
-    """Two uploads commit one after the other, and the second one's request may come to its turn first."""
+def test_runs_published_out_of_order_are_sent_in_the_order_of_their_commits(tmp_path: Path) -> None:
+    """Of two uploads that commit in order, the second one may be published first."""
 
-    async def tell() -> bytes:
+    async def publish_out_of_order() -> bytes:
         async def read_fast(query: Callable[[], Any]) -> Any:
             return query()
 
@@ -426,5 +426,5 @@ def test_runs_that_are_published_out_of_order_are_reported_in_the_order_of_their
             return client.recv(65536)
 
     with open_store(tmp_path):
-        lines = asyncio.run(tell()).decode().splitlines()
+        lines = asyncio.run(publish_out_of_order()).decode().splitlines()
     assert [line for line in lines if line.startswith("id:")] == ["id: 1", "id: 2", "id: 3", "id: 4"]

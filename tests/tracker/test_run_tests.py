@@ -159,7 +159,7 @@ def test_an_export_has_all_rows_and_no_formula(server: Server, run: int, project
     assert read(server, f"runs/{run}/tests", 400, format="xls")["message"] == "format must be one of json, csv, ndjson"
 
 
-def test_foreign_runs_and_projects_are_not_found(server: Server, run: int) -> None:
+def test_lists_of_private_runs_and_projects_are_404(server: Server, run: int) -> None:
     with records.store_of(server):
         hidden = records.create_run(records.create_project("hidden", "PRIVATE"), {"A a": records.FAILED})
     for path in (f"runs/{hidden.id}/tests", f"runs/{hidden.id}/clusters", f"runs/{hidden.id}/tests?format=csv"):
@@ -169,7 +169,7 @@ def test_foreign_runs_and_projects_are_not_found(server: Server, run: int) -> No
 
 
 @pytest.mark.parametrize("sort", [None, "name"])
-def test_all_tests_come_by_cursor_during_uploads_without_gap_or_repeat(server: Server, project: str, sort: Any) -> None:
+def test_cursor_returns_each_test_once_during_uploads(server: Server, project: str, sort: Any) -> None:
     count = (200_000 if os.environ.get("PILOTHOUSE_PROOF") == "1" else 40_000) if sort is None else 10_000
     run = upload(
         server, ("project", project), ("runKey", project), ("junit", "<testsuite><testcase name='x'/></testsuite>")

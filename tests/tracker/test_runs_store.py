@@ -39,28 +39,28 @@ def store(tmp_path: Path, database_url: str | None) -> Iterator[None]:
         yield
 
 
-class Bench:
-    """Spools and stores, as the worker does."""
+class Worker:
+    """Stages and stores uploads as the upload worker does."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.count = 0
         self.settings = Tracker()
 
-    def post(self, *files: Any, by: Credential | None = None, now: int | None = None, **response_text: Any) -> Stored:
+    def post(self, *files: Any, by: Credential | None = None, now: int | None = None, **fields: Any) -> Stored:
         self.count += 1
         path = self.folder / f"spool{self.count}"
         with StagedRows(path) as spool:
             for file in files:
                 file(spool)
-        upload = Upload(**{"project": "p", **response_text})
+        upload = Upload(**{"project": "p", **fields})
         at = self.count * 1_000_000 if now is None else now
         return reports.run_with_timeout(lambda: runs.store(path, upload, by, self.settings, 100, at), 30.0)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def worker(tmp_path: Path) -> Worker:
+    return Worker(tmp_path)
 
 
 def junit(name: str, *cases: tuple[str, CaseStatus], **more: Any) -> Any:
@@ -125,8 +125,8 @@ def line_totals(run: Run) -> tuple[int | None, int | None]:
 # One upload
 
 
-def test_an_upload_becomes_a_run_with_its_totals(bench: Bench) -> None:
-    stored = bench.post(
+def test_an_upload_becomes_a_run_with_its_totals(worker: Worker) -> None:
+    stored = worker.post(
         junit("a", ("one", PASSED), ("two", FAILED), ("three", ERROR), ("four", SKIPPED)),
         coverage("c", {"A.java": {1: True, 2: False}}),
         branch="main", commit="abc", build_url="http://ci/1", pr_number=7,
@@ -137,7 +137,7 @@ def test_an_upload_becomes_a_run_with_its_totals(bench: Bench) -> None:
     assert (*line_totals(run), run.build_url, run.pr_number) == (1, 1, "http://ci/1", 7)
     assert Run.get_by_id(run.id) == run
     data = Run.get_by_id(run.id).__data__
-    assert data == dict.fromkeys(data) | run.__data__, "what is answered is what is stored"
+    assert data == dict.fromkeys(data) | run.__data__, "the returned run is the stored run"
     assert stored.verdict.status == "FAILED"
     assert stored.update.project_id == stored.project.id
     assert rows("SELECT id, project_id, data FROM run_event") == [
@@ -145,9 +145,9 @@ def test_an_upload_becomes_a_run_with_its_totals(bench: Bench) -> None:
     ]
 
 
-def test_rows_know_their_report_their_suite_and_their_test(bench: Bench) -> None:
-    bench.post(junit("a", ("one", PASSED)), project="other")
-    bench.post(
+def test_results_refer_to_their_report_suite_and_test(worker: Worker) -> None:
+    worker.post(junit("a", ("one", PASSED)), project="other")
+    worker.post(
         junit("b", ("one", PASSED), ("two", FAILED), failure_message="why", stack="at", out="said"),
         junit("c", ("one", SKIPPED)),
     )
@@ -167,36 +167,36 @@ def test_rows_know_their_report_their_suite_and_their_test(bench: Bench) -> None
     assert count("failure") == count("output") == 2
 
 
-def test_a_test_of_many_runs_is_one_test(bench: Bench) -> None:
+def test_a_test_of_many_runs_is_one_test(worker: Worker) -> None:
     for name in "abc":
-        bench.post(junit(name, ("one", PASSED), ("two", PASSED)))
+        worker.post(junit(name, ("one", PASSED), ("two", PASSED)))
     assert count("run") == 3
     assert count("test") == 2
     assert count("result") == 6
 
 
-def test_each_result_is_of_its_own_test_whether_that_is_new_or_known_or_comes_twice(bench: Bench) -> None:
-    bench.post(junit("a", ("one", PASSED), ("two", PASSED)))
-    bench.post(junit("b", *[(name, PASSED) for name in ("three", "one", "three", "four", "two")]))
-    bench.post(junit("c", ("three", PASSED)), junit("d", ("five", PASSED), ("one", PASSED)))
+def test_each_result_refers_to_its_test_whether_new_known_or_repeated(worker: Worker) -> None:
+    worker.post(junit("a", ("one", PASSED), ("two", PASSED)))
+    worker.post(junit("b", *[(name, PASSED) for name in ("three", "one", "three", "four", "two")]))
+    worker.post(junit("c", ("three", PASSED)), junit("d", ("five", PASSED), ("one", PASSED)))
     result = [row[0] for row in rows("SELECT t.name FROM result r JOIN test t ON t.id = r.test_id ORDER BY r.id")]
     assert result == ["one", "two", "three", "one", "three", "four", "two", "three", "five", "one"]
     assert count("test") == 5
 
 
-def test_tests_of_one_name_are_apart_in_each_project(bench: Bench) -> None:
-    bench.post(junit("a", ("one", PASSED)))
-    bench.post(junit("a", ("two", PASSED), ("one", PASSED)), project="q")
+def test_tests_of_one_name_in_two_projects_are_two_tests(worker: Worker) -> None:
+    worker.post(junit("a", ("one", PASSED)))
+    worker.post(junit("a", ("two", PASSED), ("one", PASSED)), project="q")
     query = "SELECT p.name, t.name FROM result r JOIN test t ON t.id = r.test_id JOIN project p ON p.id = t.project_id"
     assert rows(f"{query} ORDER BY r.id") == [("p", "one"), ("q", "two"), ("q", "one")]
 
 
-def test_retries_are_stored_beside_the_status(bench: Bench) -> None:
-    bench.post(junit("a", ("one", PASSED), flaky=True, reruns=5), junit("b", ("two", ERROR), reruns=2))
+def test_retries_are_stored_with_the_status(worker: Worker) -> None:
+    worker.post(junit("a", ("one", PASSED), flaky=True, reruns=5), junit("b", ("two", ERROR), reruns=2))
     assert rows("SELECT status, flaky, reruns FROM result ORDER BY id") == [(0, 1, 5), (2, 0, 2)]
 
 
-def test_facts_at_the_end_of_a_report_are_stored_for_its_cases(bench: Bench) -> None:
+def test_superseded_and_flaky_cases_of_a_report_are_stored(worker: Worker) -> None:
     def read(spool: StagedRows) -> None:
         spool.begin()
         for status in (FAILED, PASSED, PASSED):
@@ -205,59 +205,59 @@ def test_facts_at_the_end_of_a_report_are_stored_for_its_cases(bench: Bench) -> 
             TestReport("junit", Totals(2, 2, flaky=1), [], frozenset({0}), frozenset({1}), "x"), "x.xml", "x"
         )
 
-    stored = bench.post(junit("a", ("one", PASSED)), read)
+    stored = worker.post(junit("a", ("one", PASSED)), read)
     assert (stored.run.tests, stored.run.flaky) == (3, 1)
     assert rows("SELECT status, flaky, suite_id IS NULL FROM result ORDER BY id") == [(0, 0, 0), (0, 1, 1), (0, 0, 1)]
     assert count("failure") == count("output") == 2
 
 
-def test_many_rows_are_all_there(bench: Bench) -> None:
+def test_all_rows_of_a_large_report_are_stored(worker: Worker) -> None:
     many = [(f"case {number}", PASSED) for number in range(2500)]
-    run = bench.post(junit("a", *many, out="x" * 10_000)).run
+    run = worker.post(junit("a", *many, out="x" * 10_000)).run
     assert (run.tests, count("result"), count("output"), count("test")) == (2500, 2500, 2500, 2500)
     assert rows("SELECT min(length(out)), max(length(out)) FROM output") == [(10_000, 10_000)]
 
 
-def test_text_that_is_no_unicode_is_mended(bench: Bench) -> None:
-    bench.post(junit("a", ("one \ud800", FAILED), failure_message="\udfff!"))
+def test_surrogates_in_text_are_replaced(worker: Worker) -> None:
+    worker.post(junit("a", ("one \ud800", FAILED), failure_message="\udfff!"))
     assert rows("SELECT name FROM test") == [("one ?",)]
     assert rows("SELECT message FROM failure") == [("?!",)]
 
 
-def test_paths_that_are_no_unicode_are_mended_and_others_stay_what_they_are(bench: Bench) -> None:
-    bench.post(junit("a", ("one", PASSED)), coverage("c", {"A": (1, 0), "B \ud800": (1, 0), "C": (1, 0)}))
+def test_surrogates_in_paths_are_replaced_and_other_paths_are_unchanged(worker: Worker) -> None:
+    worker.post(junit("a", ("one", PASSED)), coverage("c", {"A": (1, 0), "B \ud800": (1, 0), "C": (1, 0)}))
     assert rows("SELECT path FROM coverage ORDER BY id") == [("A",), ("B ?",), ("C",)]
 
 
 @pytest.mark.parametrize("wrong", [2**80, -1, 2**60])
-def test_a_number_beyond_all_reason_is_the_fault_of_its_report(bench: Bench, wrong: int) -> None:
+def test_out_of_range_count_is_a_bad_report(worker: Worker, wrong: int) -> None:
     with pytest.raises(BadReport):
-        bench.post(coverage("c", {"A": (wrong, 1)}))
+        worker.post(coverage("c", {"A": (wrong, 1)}))
     with pytest.raises(BadReport):
-        bench.post(coverage("c", {"A": (1, 1)}, own=[wrong, 0]))
+        worker.post(coverage("c", {"A": (1, 1)}, own=[wrong, 0]))
 
 
-def test_a_length_beyond_all_reason_is_the_fault_of_its_report(bench: Bench) -> None:
+def test_out_of_range_duration_is_a_bad_report(worker: Worker) -> None:
     def read(spool: StagedRows) -> None:
         spool.begin()
         spool.case(Case("", "long", PASSED, None, 2**80))
         spool.end_tests(TestReport("junit", Totals(1, 1), []), "x", "x")
 
     with pytest.raises(BadReport):
-        bench.post(read)
+        worker.post(read)
 
 
 # Merging
 
 
-def test_without_a_key_every_upload_is_a_run(bench: Bench) -> None:
-    ids = {bench.post(junit("same", ("one", PASSED))).run.id for _ in range(3)}
+def test_every_upload_without_a_run_key_is_a_run(worker: Worker) -> None:
+    ids = {worker.post(junit("same", ("one", PASSED))).run.id for _ in range(3)}
     assert len(ids) == 3
 
 
-def test_uploads_of_one_key_are_one_run(bench: Bench) -> None:
-    first = bench.post(junit("a", ("one", PASSED)), run_key="k").run
-    second = bench.post(junit("b", ("two", FAILED), ("three", SKIPPED)), run_key="k").run
+def test_uploads_of_one_run_key_are_one_run(worker: Worker) -> None:
+    first = worker.post(junit("a", ("one", PASSED)), run_key="k").run
+    second = worker.post(junit("b", ("two", FAILED), ("three", SKIPPED)), run_key="k").run
     assert first.id == second.id
     assert (second.tests, second.passed, second.failed, second.skipped) == (3, 1, 1, 1)
     assert (first.status, second.status, second.uploads) == ("PASSED", "FAILED", 2)
@@ -265,15 +265,15 @@ def test_uploads_of_one_key_are_one_run(bench: Bench) -> None:
     assert (second.created_at, second.updated_at) == (first.created_at, 2_000_000)
 
 
-def test_a_key_is_one_of_its_project(bench: Bench) -> None:
-    one = bench.post(junit("a", ("one", PASSED)), run_key="k", project="one").run
-    other = bench.post(junit("a", ("one", PASSED)), run_key="k", project="other").run
+def test_run_key_applies_within_its_project(worker: Worker) -> None:
+    one = worker.post(junit("a", ("one", PASSED)), run_key="k", project="one").run
+    other = worker.post(junit("a", ("one", PASSED)), run_key="k", project="other").run
     assert one.id != other.id
 
 
-def test_the_same_upload_again_changes_nothing(bench: Bench) -> None:
+def test_the_same_upload_again_changes_nothing(worker: Worker) -> None:
     def again() -> Stored:
-        return bench.post(
+        return worker.post(
             junit("a", ("one", FAILED)), coverage("c", {"A": {1: True, 2: False}}), run_key="k", branch="main"
         )
 
@@ -285,31 +285,31 @@ def test_the_same_upload_again_changes_nothing(bench: Bench) -> None:
         assert table_rows(table) == kept
 
 
-def test_the_same_file_twice_in_one_upload_counts_once(bench: Bench) -> None:
+def test_the_same_file_twice_in_one_upload_counts_once(worker: Worker) -> None:
     file, other = junit("a", ("one", FAILED), out="said"), junit("b", ("two", PASSED))
     c = coverage("c", {"A": {1: True}})
-    run = bench.post(file, other, file, c, c).run
+    run = worker.post(file, other, file, c, c).run
     assert (run.tests, run.failed, *line_totals(run)) == (2, 1, 1, 0)
     assert (count("report"), count("result"), count("output"), count("suite"), count("coverage")) == (3, 2, 1, 2, 1)
 
 
-def test_a_test_report_and_a_coverage_report_are_never_the_same(bench: Bench) -> None:
-    run = bench.post(junit("a", ("one", PASSED)), coverage("a", {"A": {1: True}})).run
+def test_a_test_report_and_a_coverage_report_are_never_the_same(worker: Worker) -> None:
+    run = worker.post(junit("a", ("one", PASSED)), coverage("a", {"A": {1: True}})).run
     assert (run.tests, *line_totals(run)) == (1, 1, 0)
 
 
-def test_of_an_upload_that_is_known_in_part_the_rest_is_added(bench: Bench) -> None:
+def test_new_files_of_a_partly_known_upload_are_added(worker: Worker) -> None:
     known = junit("a", ("one", PASSED), out="known")
-    bench.post(known, run_key="k")
-    run = bench.post(known, junit("b", ("two", FAILED), out="new"), known, run_key="k").run
+    worker.post(known, run_key="k")
+    run = worker.post(known, junit("b", ("two", FAILED), out="new"), known, run_key="k").run
     assert (run.tests, run.failed, run.uploads) == (2, 1, 2)
     assert rows("SELECT out FROM output ORDER BY result_id") == [("known",), ("new",)]
     assert rows("SELECT r.id FROM result r LEFT JOIN suite s ON s.id = r.suite_id WHERE s.id IS NULL") == []
 
 
-def test_what_the_first_upload_said_stays_and_what_it_left_out_is_filled_in(bench: Bench) -> None:
-    bench.post(junit("a", ("one", PASSED)), run_key="k", branch="main", flag="api", repo_url="http://a")
-    run = bench.post(
+def test_later_uploads_fill_in_missing_fields_and_keep_present_ones(worker: Worker) -> None:
+    worker.post(junit("a", ("one", PASSED)), run_key="k", branch="main", flag="api", repo_url="http://a")
+    run = worker.post(
         junit("b", ("two", PASSED)), run_key="k", branch="other", flag="ui", repo_url="http://b", commit="abc",
         build_url="http://ci", build_name="7", ci_provider="some", base_branch="main", pr_number=0,
     ).run  # fmt: skip
@@ -320,18 +320,18 @@ def test_what_the_first_upload_said_stays_and_what_it_left_out_is_filled_in(benc
     assert Project.get().repo_url == "http://a"
 
 
-def test_a_resend_may_fill_in_what_was_left_out(bench: Bench) -> None:
-    bench.post(junit("a", ("one", PASSED)), run_key="k")
-    run = bench.post(junit("a", ("one", PASSED)), run_key="k", commit="abc").run
+def test_repeated_upload_may_fill_in_missing_fields(worker: Worker) -> None:
+    worker.post(junit("a", ("one", PASSED)), run_key="k")
+    run = worker.post(junit("a", ("one", PASSED)), run_key="k", commit="abc").run
     assert (run.commit_sha, run.uploads, run.updated_at) == ("abc", 1, 2_000_000)
 
 
-def test_ids_are_never_given_twice(bench: Bench) -> None:
-    first = bench.post(junit("a", ("one", PASSED))).run
+def test_ids_are_never_reused(worker: Worker) -> None:
+    first = worker.post(junit("a", ("one", PASSED))).run
     ((report,),) = rows("SELECT id FROM report")
     reports.execute_sql("DELETE FROM run WHERE id = ?", (first.id,))
     assert count("report") == count("result") == 0
-    second = bench.post(junit("a", ("one", PASSED))).run
+    second = worker.post(junit("a", ("one", PASSED))).run
     assert second.id > first.id
     assert rows("SELECT id FROM report") > [(report,)]
 
@@ -339,46 +339,46 @@ def test_ids_are_never_given_twice(bench: Bench) -> None:
 # Coverage of several reports
 
 
-def test_a_report_alone_counts_as_it_reports_itself(bench: Bench) -> None:
-    run = bench.post(junit("a"), coverage("c", {"A": {1: True, 2: False}}, own=[70, 30, 5, 5])).run
+def test_single_coverage_report_counts_by_its_own_totals(worker: Worker) -> None:
+    run = worker.post(junit("a"), coverage("c", {"A": {1: True, 2: False}}, own=[70, 30, 5, 5])).run
     assert (*line_totals(run), run.branch_covered, run.branch_missed) == (70, 30, 5, 5)
 
 
-def test_without_coverage_there_is_none(bench: Bench) -> None:
-    assert line_totals(bench.post(junit("a")).run) == (None, None)
-    run = bench.post(junit("a"), coverage("c", {}, own=[None, None, None, None])).run
+def test_run_without_coverage_has_no_coverage_totals(worker: Worker) -> None:
+    assert line_totals(worker.post(junit("a")).run) == (None, None)
+    run = worker.post(junit("a"), coverage("c", {}, own=[None, None, None, None])).run
     assert line_totals(run) == (None, None)
 
 
-def test_files_that_do_not_overlap_are_summed(bench: Bench) -> None:
-    bench.post(junit("a"), coverage("c", {"A": {1: True, 2: False}}), run_key="k")
-    run = bench.post(junit("b"), coverage("d", {"B": {1: True}}), run_key="k").run
+def test_files_that_do_not_overlap_are_summed(worker: Worker) -> None:
+    worker.post(junit("a"), coverage("c", {"A": {1: True, 2: False}}), run_key="k")
+    run = worker.post(junit("b"), coverage("d", {"B": {1: True}}), run_key="k").run
     assert line_totals(run) == (2, 1)
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one upload", "two uploads"])
-def test_the_same_source_file_in_two_reports_is_the_union_of_its_lines(bench: Bench, apart: bool) -> None:
+def test_the_same_source_file_in_two_reports_is_the_union_of_its_lines(worker: Worker, apart: bool) -> None:
     one = coverage("c", {"A": {1: True, 2: False, 3: False}, "B": {1: True}})
     two = coverage("d", {"A": {1: False, 2: True, 3: False, 9: False}, "C": {5: False}})
     if apart:
-        bench.post(junit("a"), one, run_key="k")
-        run = bench.post(junit("b"), two, run_key="k").run
+        worker.post(junit("a"), one, run_key="k")
+        run = worker.post(junit("b"), two, run_key="k").run
     else:
-        run = bench.post(junit("a"), one, two).run
+        run = worker.post(junit("a"), one, two).run
     assert line_totals(run) == (2 + 1, 2 + 1)
 
 
-def test_own_totals_are_corrected_by_the_overlap_alone(bench: Bench) -> None:
+def test_own_totals_are_corrected_only_by_the_overlap(worker: Worker) -> None:
     one = coverage("c", {"A": {1: True, 2: False}}, own=[100, 100, 0, 0])
     two = coverage("d", {"A": {1: True, 2: True}}, own=[10, 10, 0, 0])
-    assert line_totals(bench.post(junit("a"), one, two).run) == (110 - 3 + 2, 110 - 1 + 0)
+    assert line_totals(worker.post(junit("a"), one, two).run) == (110 - 3 + 2, 110 - 1 + 0)
 
 
-def test_the_order_of_shards_does_not_matter(bench: Bench) -> None:
+def test_the_order_of_shards_does_not_matter(worker: Worker) -> None:
     shards = [coverage(f"c{n}", {"A": {line: line % 5 == n for line in range(n, 20)}}) for n in range(4)]
     totals = set()
     for order in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]):
-        runs = [bench.post(junit("a"), shards[shard], run_key=str(order)).run for shard in order]
+        runs = [worker.post(junit("a"), shards[shard], run_key=str(order)).run for shard in order]
         totals.add(line_totals(runs[-1]))
     assert totals == {(16, 4)}
 
@@ -393,35 +393,35 @@ def test_the_order_of_shards_does_not_matter(bench: Bench) -> None:
         ({1: True, 2: True, 3: False}, (1, 9), (2, 1)),
     ],
 )
-def test_a_file_without_lines_merges_by_its_counters(bench: Bench, one: Any, two: Any, expected: Any) -> None:
-    assert line_totals(bench.post(junit("a"), coverage("c", {"A": one}), coverage("d", {"A": two})).run) == expected
+def test_a_file_without_lines_merges_by_its_counters(worker: Worker, one: Any, two: Any, expected: Any) -> None:
+    assert line_totals(worker.post(junit("a"), coverage("c", {"A": one}), coverage("d", {"A": two})).run) == expected
 
 
-def test_branches_of_an_overlap_are_those_of_the_best_report(bench: Bench) -> None:
+def test_branches_of_an_overlap_are_those_of_the_best_report(worker: Worker) -> None:
     one, two = coverage("c", {"A": (1, 1, 4, 6), "B": (0, 0, 1, 1)}), coverage("d", {"A": (1, 1, 5, 3)})
-    run = bench.post(junit("a"), one, two).run
+    run = worker.post(junit("a"), one, two).run
     assert (run.branch_covered, run.branch_missed) == (5 + 1, 5 + 1)
 
 
-def test_the_same_path_in_two_modules_is_two_files(bench: Bench) -> None:
-    bench.post(junit("a"), coverage("c", {"A": {1: True}}), run_key="k", module="api")
-    run = bench.post(junit("b"), coverage("d", {"A": {1: True, 2: False}}), run_key="k", module="ui").run
+def test_the_same_path_in_two_modules_is_two_files(worker: Worker) -> None:
+    worker.post(junit("a"), coverage("c", {"A": {1: True}}), run_key="k", module="api")
+    run = worker.post(junit("b"), coverage("d", {"A": {1: True, 2: False}}), run_key="k", module="ui").run
     assert line_totals(run) == (2, 1)
 
 
-def test_units_smaller_than_lines_unite_too(bench: Bench) -> None:
+def test_units_smaller_than_lines_are_merged(worker: Worker) -> None:
     far = 2**52
     one, two = (
         coverage("c", {"A": {far: True, far + 1: False, 3: False}}),
         coverage("d", {"A": {far + 1: True, 3: False}}),
     )
-    assert line_totals(bench.post(junit("a"), one, two).run) == (2, 1)
+    assert line_totals(worker.post(junit("a"), one, two).run) == (2, 1)
 
 
 @pytest.mark.parametrize(
     "numbers", [[], [0], [1], [7, 8], list(range(1, 400, 3)), [5, 900_000], [2**20], [2**20 + 1], [1, 2**52]]
 )
-def test_lines_come_out_as_they_went_in(numbers: list[int]) -> None:
+def test_packed_line_sets_unpack_to_the_same_lines(numbers: list[int]) -> None:
     packed = line_sets.pack(numbers)
     assert line_sets.unpack(packed) == numbers
     assert line_sets.count_union([(packed, line_sets.pack([]))]) == (len(numbers), 0)
@@ -430,26 +430,26 @@ def test_lines_come_out_as_they_went_in(numbers: list[int]) -> None:
     assert len(packed) <= 70 + 8 * len(numbers)
 
 
-# Who may
+# Permissions
 
 
-def person(name: str, role: accounts.Role = "USER") -> Credential:
+def create_credential(name: str, role: accounts.Role = "USER") -> Credential:
     user = accounts.create_user(name, "hash", role, 0)
     credential = accounts.by_token(accounts.create_token(user.id, "ci", "INGEST", None, 0), 0)
     assert credential is not None
     return credential
 
 
-def test_who_posts_first_owns_the_project(bench: Bench) -> None:
-    someone = person("someone")
-    project = bench.post(junit("a"), by=someone).project
+def test_first_uploader_owns_the_project(worker: Worker) -> None:
+    someone = create_credential("someone")
+    project = worker.post(junit("a"), by=someone).project
     assert rows("SELECT project_id, account_id, role FROM membership") == [(project.id, someone.user.id, "OWNER")]
-    bench.post(junit("a"), by=person("another"))
+    worker.post(junit("a"), by=create_credential("another"))
     assert Membership.select().count() == 1
 
 
-def test_a_project_created_anonymously_has_no_owner(bench: Bench) -> None:
-    bench.post(junit("a"))
+def test_a_project_created_anonymously_has_no_owner(worker: Worker) -> None:
+    worker.post(junit("a"))
     assert Membership.select().count() == 0
 
 
@@ -462,9 +462,9 @@ def test_a_project_created_anonymously_has_no_owner(bench: Bench) -> None:
         (TrackerSecurity(open_mode=False, default_visibility="PUBLIC"), "PUBLIC"),
     ],
 )
-def test_the_visibility_of_a_new_project(bench: Bench, security: TrackerSecurity, visibility: str) -> None:
-    bench.settings = Tracker(security=security)
-    assert bench.post(junit("a"), by=person("someone")).project.visibility == visibility
+def test_the_visibility_of_a_new_project(worker: Worker, security: TrackerSecurity, visibility: str) -> None:
+    worker.settings = Tracker(security=security)
+    assert worker.post(junit("a"), by=create_credential("someone")).project.visibility == visibility
 
 
 @pytest.mark.parametrize(
@@ -474,55 +474,57 @@ def test_the_visibility_of_a_new_project(bench: Bench, security: TrackerSecurity
         ("READ", "PUBLIC", None), (None, "PUBLIC", None),
     ],
 )  # fmt: skip
-def test_who_may_post_to_a_project_that_is_there(bench: Bench, role: Any, visibility: str, refused: Any) -> None:
-    project = bench.post(junit("a"), by=person("owner")).project
+def test_permission_to_post_to_an_existing_project(worker: Worker, role: Any, visibility: str, refused: Any) -> None:
+    project = worker.post(junit("a"), by=create_credential("owner")).project
     Project.update(visibility=visibility).execute()
-    someone = person("someone")
+    someone = create_credential("someone")
     if role:
         permissions.grant(project.id, someone.user.id, role, 0)
     if refused is None:
-        assert bench.post(junit("a"), by=someone).project == project
+        assert worker.post(junit("a"), by=someone).project == project
         return
     with pytest.raises(refused):
-        bench.post(junit("a"), by=someone)
+        worker.post(junit("a"), by=someone)
     assert count("run") == 1
     with pytest.raises(Unauthenticated):
-        bench.post(junit("a"))
+        worker.post(junit("a"))
 
 
-def test_an_admin_may_post_to_any_project(bench: Bench) -> None:
-    bench.post(junit("a"), by=person("owner"))
+def test_an_admin_may_post_to_any_project(worker: Worker) -> None:
+    worker.post(junit("a"), by=create_credential("owner"))
     Project.update(visibility="PRIVATE").execute()
-    assert bench.post(junit("a"), by=person("root", "ADMIN")).run.id == 2
+    assert worker.post(junit("a"), by=create_credential("root", "ADMIN")).run.id == 2
 
 
-def test_a_token_that_ended_while_the_reports_came_is_refused(bench: Bench) -> None:
-    someone = person("someone")
+def test_token_revoked_during_the_upload_is_refused(worker: Worker) -> None:
+    someone = create_credential("someone")
     accounts.revoke_token(someone.user.id, someone.id, 1)
     with pytest.raises(Unauthenticated):
-        bench.post(junit("a"), by=someone)
+        worker.post(junit("a"), by=someone)
     assert count("project") == 0
 
 
 # All or nothing
 
 
-def test_what_fails_at_the_last_leaves_nothing_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_last_write_leaves_no_rows(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
         patch.setattr(run_events, "record", fails)
         with pytest.raises(Exception, match="disk is full"):
-            bench.post(junit("a", ("one", FAILED), out="x"), coverage("c", {"A": {1: True}}), by=person("someone"))
+            worker.post(
+                junit("a", ("one", FAILED), out="x"), coverage("c", {"A": {1: True}}), by=create_credential("someone")
+            )
     for table in ("project", "run", "report", "suite", "test", "result", "failure", "output", "coverage", "membership"):
         assert count(table) == 0
-    assert bench.post(junit("a", ("one", FAILED))).run.tests == 1
+    assert worker.post(junit("a", ("one", FAILED))).run.tests == 1
 
 
-def test_the_gate_judges_the_run_as_it_is_after_the_upload(bench: Bench) -> None:
-    bench.settings = Tracker(quality_gate=QualityGate(min_line_coverage=60.0))
-    assert bench.post(junit("a"), coverage("c", {"A": {1: True, 2: False}}), run_key="k").verdict.status == "FAILED"
-    stored = bench.post(junit("b"), coverage("d", {"A": {2: True}}), run_key="k")
+def test_the_gate_judges_the_run_as_it_is_after_the_upload(worker: Worker) -> None:
+    worker.settings = Tracker(quality_gate=QualityGate(min_line_coverage=60.0))
+    assert worker.post(junit("a"), coverage("c", {"A": {1: True, 2: False}}), run_key="k").verdict.status == "FAILED"
+    stored = worker.post(junit("b"), coverage("d", {"A": {2: True}}), run_key="k")
     assert stored.verdict.status == "PASSED"
     assert '"gateStatus":"PASSED"' in stored.update.data

@@ -49,7 +49,7 @@ def test_the_text_files_of_an_archive_are_read(form: int) -> None:
     assert read(archive(files, form)) == expected | ({LONG: "deep"} if form != tarfile.USTAR_FORMAT else {})
 
 
-def test_names_that_leave_the_archive_links_and_folders_are_skipped() -> None:
+def test_links_folders_and_paths_outside_the_archive_are_skipped() -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for name, kind in {"link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "dir": tarfile.DIRTYPE,
@@ -81,7 +81,7 @@ def bomb() -> bytes:
     ],
     ids=["text", "gzip of text", "short", "cut"],
 )
-def test_what_is_no_archive_is_refused(data: bytes, reason: str) -> None:
+def test_invalid_archive_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(BadArchive, match=reason):
         read(data)
 
@@ -150,7 +150,7 @@ def path_of(server: Server, run: int) -> str:
     return str(server.get(f"{API}/runs/{run}").json["coverage"]["files"][0]["path"])
 
 
-def test_a_file_is_shown_with_its_lines_and_markup_is_inert(server: Server) -> None:
+def test_file_is_shown_with_its_lines_and_escaped_markup(server: Server) -> None:
     files = {"src/main/com/x/a.py": CODE, "src/secret.env": b"TOKEN=1"}
     run = upload(server, "shown", files, repoUrl="git@github.com:shop/shop.git")
     assert run["warnings"] == []
@@ -178,12 +178,12 @@ def test_a_file_that_the_run_does_not_cover_is_not_found(server: Server) -> None
         assert server.get(f"/runs/{run}/coverage?{query}").status in (302, 400), query
 
 
-def test_several_files_of_one_name_are_distinguished_or_not_shown(server: Server) -> None:
+def test_file_with_an_ambiguous_path_is_not_shown(server: Server) -> None:
     run = upload(server, "ambiguous", {"one/com/x/a.py": b"1", "two/com/x/a.py": b"2"})["runId"]
     assert server.get(f"{API}/runs/{run}/coverage?path={quote(path_of(server, run))}").json["source"] is None
 
 
-def test_a_private_project_shows_nothing_to_others(server: Server) -> None:
+def test_source_of_a_private_project_is_404_for_others(server: Server) -> None:
     run = upload(server, "private", {"a.py": CODE})["runId"]
     path = f"{API}/runs/{run}/coverage?path={quote(path_of(server, run))}"
     assert server.get(path).json["source"]
@@ -194,7 +194,7 @@ def test_a_private_project_shows_nothing_to_others(server: Server) -> None:
     assert server.get(path).status == 404
 
 
-def test_sources_go_with_their_run(server: Server) -> None:
+def test_sources_are_deleted_with_their_run(server: Server) -> None:
     run = upload(server, "gone", {"a.py": b"only of this run"})["runId"]
     with records.store_of(server):
         admin = records.bearer(records.create_user("source-admin", "ADMIN"))
@@ -203,7 +203,7 @@ def test_sources_go_with_their_run(server: Server) -> None:
     assert query_store(server, "SELECT count(*) FROM source_content")[0][0] == before[0][0] - 1
 
 
-def test_what_cannot_be_stored_is_a_warning(server: Server) -> None:
+def test_source_that_cannot_be_stored_is_a_warning(server: Server) -> None:
     assert upload(server, "bad", b"no archive")["warnings"] == ["the part source was ignored: it is not a tar.gz"]
     upload(server, "off", {"a.py": CODE})
     with records.store_of(server):
@@ -216,7 +216,7 @@ def test_what_cannot_be_stored_is_a_warning(server: Server) -> None:
     assert server.get(f"{API}/runs/{run['runId']}/coverage?path={quote(path)}").json["source"] is None
 
 
-def test_the_oldest_sources_go_first(server: Server) -> None:
+def test_oldest_sources_are_evicted_first(server: Server) -> None:
     import random
 
     runs = []

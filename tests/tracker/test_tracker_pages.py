@@ -41,7 +41,7 @@ def project(server: Server, request: pytest.FixtureRequest) -> Project:
 
 
 @pytest.fixture(scope="module")
-def boss(server: Server) -> User:
+def admin(server: Server) -> User:
     return records.create_user("boss", "ADMIN")
 
 
@@ -104,7 +104,7 @@ def page(server: Server, path: str, headers: dict[str, str] | None = None) -> Do
 
 
 @pytest.mark.parametrize("prefix", ["", "/tracker", "/supervision", "/charts"])
-def test_pages_answer_at_the_root_and_under_every_prefix_and_their_links_stay_there(
+def test_pages_are_served_under_every_prefix_and_their_links_keep_the_prefix(
     server: Server, project: Project, prefix: str
 ) -> None:
     run = records.create_run(project, {"c.A a": FAILED})
@@ -128,7 +128,7 @@ def test_a_project_shows_its_runs_and_flaky_tests(server: Server, project: Proje
     assert [key for key in only.all("data-key") if key.startswith("run")] == [f"run {second.id}"]
 
 
-def test_a_run_shows_failures_with_stack_and_output_before_all_else(server: Server, project: Project) -> None:
+def test_run_page_shows_failures_with_stack_and_output_first(server: Server, project: Project) -> None:
     base = records.create_run(project, {"c.A fixed": FAILED, "c.A still": FAILED}, coverage=(9, 1))
     run = records.create_run(
         project, {"c.A fixed": PASSED, "c.A still": FAILED, "c.A fresh": ERROR}, coverage=(1, 1), branch="x"
@@ -143,12 +143,12 @@ def test_a_run_shows_failures_with_stack_and_output_before_all_else(server: Serv
     assert f"/compare?base={base.id}&head={run.id}" in page(server, f"/runs/{run.id}").all("href")
 
 
-def test_a_run_without_anything_is_a_page_too(server: Server, project: Project) -> None:
+def test_empty_run_has_a_page(server: Server, project: Project) -> None:
     run = records.create_run(project, branch=None)
     assert "no earlier run" in page(server, f"/runs/{run.id}").text
 
 
-def test_a_test_is_shown_over_time(server: Server, project: Project) -> None:
+def test_page_of_a_test_shows_its_runs(server: Server, project: Project) -> None:
     runs = [records.create_run(project, {"c.A a": status}) for status in (PASSED, FAILED)]
     found = page(server, f"/projects/{project.id}/test?className=c.A&name=a")
     assert {f"/runs/{run.id}" for run in runs} <= set(found.all("href"))
@@ -173,7 +173,7 @@ def test_the_list_has_sparklines_of_the_judged_branch(server: Server, project: P
     assert re.findall(r'<polyline points="([^"]*)"', rows) == ["0,19 45,7 90,1"]
 
 
-def test_a_project_shows_its_plots_and_the_tests_that_grow(server: Server, project: Project) -> None:
+def test_project_page_shows_its_plots_and_the_slowest_growing_tests(server: Server, project: Project) -> None:
     for seconds in ("0.1", "0.2", "0.9", "1.1"):
         cases = (
             f"<testcase classname='c.A' name='slow' time='{seconds}'/><testcase classname='c.A' name='even' time='5'/>"
@@ -189,7 +189,7 @@ def test_a_project_shows_its_plots_and_the_tests_that_grow(server: Server, proje
     assert "Ignored: range 7." in page(server, f"/projects/{project.id}?range=7").text
 
 
-def test_a_comparison_shows_tests_files_and_suites_that_came_and_went(server: Server, project: Project) -> None:
+def test_comparison_shows_added_and_removed_tests_files_and_suites(server: Server, project: Project) -> None:
     def posted(tests: str, covered: dict[str, dict[int, bool]], suite: str = "") -> Any:
         report = f"<testsuites><testsuite name='main' time='1'>{tests}</testsuite>{suite}</testsuites>"
         return upload(server, ("project", project.name), ("junit", report), ("jacoco", jacoco(covered)))
@@ -240,7 +240,7 @@ def test_a_comparison_shows_what_got_worse_what_got_better_and_then_all_figures(
     assert "What got worse Nothing. What got better Nothing." in same
 
 
-def test_without_two_runs_the_page_offers_those_that_the_caller_may_read(server: Server, project: Project) -> None:
+def test_compare_page_without_two_runs_offers_the_readable_runs(server: Server, project: Project) -> None:
     own = [records.create_run(project, {"a": PASSED}, branch="fresh").id for _ in range(2)]
     hidden = records.create_run(records.create_project("hidden from all", visibility="PRIVATE"), {"a": PASSED})
     found = page(server, "/compare")
@@ -266,14 +266,14 @@ def test_runs_of_two_projects_are_not_compared_and_the_page_reports_it(server: S
 @pytest.mark.parametrize(
     "path", ["/projects/x", "/projects/-1", "/runs/1x", "/projects/1/nothing", f"/runs/{'9' * 19}"]
 )
-def test_what_is_no_page_is_404(server: Server, path: str) -> None:
+def test_unknown_page_is_404(server: Server, path: str) -> None:
     assert server.get(path, Accept="text/html").status == 404
 
 
 # Safety
 
 
-def test_no_text_of_a_report_becomes_markup(server: Server, boss: User) -> None:
+def test_no_text_of_a_report_becomes_markup(server: Server, admin: User) -> None:
     project = records.create_project(EVIL, repo_url=f"https://example.com/{EVIL}")
     run = records.create_run(
         project, {f"{EVIL.replace(' ', '')} {EVIL.replace(' ', '')}": FAILED}, branch=EVIL, flag=EVIL, commit_sha=EVIL,
@@ -287,7 +287,7 @@ def test_no_text_of_a_report_becomes_markup(server: Server, boss: User) -> None:
         project=project, test=Test.get(Test.project == project), status="QUARANTINED", note=EVIL,
         created_at=NOW,
     )  # fmt: skip
-    session = records.cookie(boss, server)
+    session = records.cookie(admin, server)
     name = urlencode({"className": EVIL.replace(" ", ""), "name": EVIL.replace(" ", "")})
     for path in ("/projects", f"/projects/{project.id}", f"/runs/{run.id}", f"/projects/{project.id}/settings",
                  f"/compare?base={run.id}&head={run.id}", f"/projects/{project.id}/test?{name}"):  # fmt: skip
@@ -316,7 +316,7 @@ def test_a_build_is_linked(server: Server, project: Project) -> None:
     assert "number one" in found.text
 
 
-def test_forms_are_for_those_who_may(server: Server, project: Project) -> None:
+def test_forms_are_shown_only_with_permission(server: Server, project: Project) -> None:
     run = records.create_run(project, {"c.A a": FAILED})
     writer, reader = records.create_user("form-writer"), records.create_user("form-reader")
     records.add_member(project, writer, "WRITE")
@@ -360,18 +360,18 @@ def change(server: Server, user: User, path: str, action: str, **fields: str) ->
     )
 
 
-def set_to(server: Server, user: User, project: Project, **fields: str) -> Answer:
+def change_settings(server: Server, user: User, project: Project, **fields: str) -> Answer:
     path = f"/projects/{project.id}/settings"
     return change(server, user, path, path, **fields)
 
 
-def test_settings_override_the_global_ones_and_blank_gives_those_back(
-    server: Server, project: Project, boss: User
+def test_settings_override_the_global_ones_and_blank_restores_those(
+    server: Server, project: Project, admin: User
 ) -> None:
     records.create_run(project, branch="develop", coverage=(9, 1))
     run = records.create_run(project, {"c.A a": FAILED}, coverage=(1, 1), branch="x")
-    answer = set_to(
-        server, boss, project, base_branch=" develop ", min_line_coverage="55.5", max_coverage_drop_pct="0",
+    answer = change_settings(
+        server, admin, project, base_branch=" develop ", min_line_coverage="55.5", max_coverage_drop_pct="0",
         fail_on_new_failures="false", repo_url="https://example.com/r",
     )  # fmt: skip
     assert (answer.status, answer.headers["Location"]) == (303, f"/projects/{project.id}/settings")
@@ -387,7 +387,7 @@ def test_settings_override_the_global_ones_and_blank_gives_those_back(
     assert [(rule["name"], rule["passed"]) for rule in verdict["rules"]] == [
         ("min-coverage", False), ("coverage-drop", False)
     ]  # fmt: skip
-    assert set_to(server, boss, project, min_line_coverage="").status == 303
+    assert change_settings(server, admin, project, min_line_coverage="").status == 303
     found = server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]
     assert (found["minLineCoverage"], found["baseBranch"]) == (None, "develop")
 
@@ -407,15 +407,17 @@ def test_settings_override_the_global_ones_and_blank_gives_those_back(
         ("base_branch", "b" * 256),
     ],
 )
-def test_a_setting_that_cannot_be_is_400_and_names_the_field(server: Server, boss: User, field: str, text: str) -> None:
+def test_invalid_setting_is_400_and_names_the_field(server: Server, admin: User, field: str, text: str) -> None:
     project = records.ensure_project("strict")
-    answer = set_to(server, boss, project, **{field: text, "base_branch" if field != "base_branch" else "x": "kept"})
+    answer = change_settings(
+        server, admin, project, **{field: text, "base_branch" if field != "base_branch" else "x": "kept"}
+    )
     assert answer.status == 400
     assert field in Document(answer.text).text
     assert server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]["baseBranch"] == "main"
 
 
-def test_visibility_counts_at_once(server: Server, project: Project) -> None:
+def test_change_of_visibility_applies_at_once(server: Server, project: Project) -> None:
     owner = records.create_user("shy")
     records.add_member(project, owner, "OWNER")
     settings = f"/projects/{project.id}/settings"
@@ -431,42 +433,42 @@ def members(project: Project) -> dict[str, Any]:
     return {user.username: role for user, role in permissions.members_of(project.id)}
 
 
-def test_members_come_change_and_go(server: Server, project: Project) -> None:
-    owner, other = records.create_user("mistress"), records.create_user("apprentice")
+def test_members_are_added_changed_and_removed(server: Server, project: Project) -> None:
+    owner, other = records.create_user("lead"), records.create_user("junior")
     records.add_member(project, owner, "OWNER")
     settings = f"/projects/{project.id}/settings"
     add = f"/projects/{project.id}/members"
     for role in ("READ", "WRITE", "OWNER", "READ"):
-        assert change(server, owner, settings, add, username="apprentice", role=role).status == 303
-        assert members(project) == {"mistress": "OWNER", "apprentice": role}
+        assert change(server, owner, settings, add, username="junior", role=role).status == 303
+        assert members(project) == {"lead": "OWNER", "junior": role}
     assert change(server, owner, settings, add, username="nobody", role="READ").status == 400
-    assert change(server, owner, settings, add, username="apprentice", role="KING").status == 400
+    assert change(server, owner, settings, add, username="junior", role="KING").status == 400
     assert change(server, owner, settings, f"{add}/{other.id}/remove").status == 303
-    assert members(project) == {"mistress": "OWNER"}
+    assert members(project) == {"lead": "OWNER"}
 
 
-def test_a_member_is_removed_from_the_project_of_the_path_alone(server: Server, project: Project) -> None:
-    mine, his = records.create_user("mine"), records.create_user("his")
+def test_member_is_removed_only_from_the_project_of_the_path(server: Server, project: Project) -> None:
+    owner, other_owner = records.create_user("mine"), records.create_user("his")
     other = records.create_project("not mine")
-    records.add_member(project, mine, "OWNER")
-    records.add_member(other, his, "OWNER")
-    answer = server.ask("POST", f"/projects/{project.id}/members/{his.id}/remove", b"", records.bearer(mine))
+    records.add_member(project, owner, "OWNER")
+    records.add_member(other, other_owner, "OWNER")
+    answer = server.ask("POST", f"/projects/{project.id}/members/{other_owner.id}/remove", b"", records.bearer(owner))
     assert answer.status == 404
     assert members(other) == {"his": "OWNER"}
 
 
-def test_only_an_admin_can_remove_the_last_owner(server: Server, project: Project, boss: User) -> None:
+def test_only_an_admin_can_remove_the_last_owner(server: Server, project: Project, admin: User) -> None:
     owner = records.create_user("last")
     records.add_member(project, owner, "OWNER")
     settings, add = f"/projects/{project.id}/settings", f"/projects/{project.id}/members"
     assert change(server, owner, settings, f"{add}/{owner.id}/remove").status == 409
     assert change(server, owner, settings, add, username="last", role="READ").status == 409
     assert members(project) == {"last": "OWNER"}
-    assert change(server, boss, settings, f"{add}/{owner.id}/remove").status == 303
+    assert change(server, admin, settings, f"{add}/{owner.id}/remove").status == 303
     assert members(project) == {}
 
 
-def test_who_leaves_a_project_is_led_where_he_may_be(server: Server, project: Project) -> None:
+def test_owner_who_leaves_a_project_is_redirected_to_its_page(server: Server, project: Project) -> None:
     one, other = records.create_user("leaver"), records.create_user("stayer")
     for user in (one, other):
         records.add_member(project, user, "OWNER")
@@ -476,30 +478,30 @@ def test_who_leaves_a_project_is_led_where_he_may_be(server: Server, project: Pr
     assert (answer.status, answer.headers["Location"]) == (303, f"/projects/{project.id}")
 
 
-def test_a_test_is_quarantined_by_its_form(server: Server, project: Project, boss: User) -> None:
+def test_a_test_is_quarantined_by_its_form(server: Server, project: Project, admin: User) -> None:
     run = records.create_run(project, {"c.A a": FAILED})
     path = f"/projects/{project.id}/test?className=c.A&name=a"
     action = f"/projects/{project.id}/flaky/status"
     fields = {"className": "c.A", "name": "a", "status": "QUARANTINED", "note": "it is late"}
-    answer = change(server, boss, path, action, **fields)
+    answer = change(server, admin, path, action, **fields)
     assert (answer.status, answer.headers["Location"]) == (303, f"/projects/{project.id}#flaky")
     assert server.get(f"/api/v1/runs/{run.id}/quality-gate").json["passed"]
     assert "it is late" in page(server, f"/projects/{project.id}").text
 
 
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
-def test_a_run_is_deleted_by_its_form(server: Server, boss: User, prefix: str) -> None:
+def test_a_run_is_deleted_by_its_form(server: Server, admin: User, prefix: str) -> None:
     project = records.ensure_project("deleting")
     run = records.create_run(project)
-    answer = change(server, boss, f"{prefix}/runs/{run.id}", f"{prefix}/runs/{run.id}/delete")
+    answer = change(server, admin, f"{prefix}/runs/{run.id}", f"{prefix}/runs/{run.id}/delete")
     assert (answer.status, answer.headers["Location"]) == (303, f"{prefix}/projects/{project.id}")
     assert not Run.select().where(Run.id == run.id).count()
 
 
-def test_a_token_needs_no_xsrf_field(server: Server, project: Project, boss: User) -> None:
+def test_form_with_a_bearer_token_needs_no_xsrf_field(server: Server, project: Project, admin: User) -> None:
     answer = server.ask(
         "POST", f"/projects/{project.id}/settings", b"base_branch=trunk",
-        {**records.bearer(boss), "Content-Type": "application/x-www-form-urlencoded"},
+        {**records.bearer(admin), "Content-Type": "application/x-www-form-urlencoded"},
     )  # fmt: skip
     assert answer.status == 303
     assert server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]["baseBranch"] == "trunk"

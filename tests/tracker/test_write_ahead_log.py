@@ -59,7 +59,7 @@ def endless_readers(path: str) -> Iterator[None]:
             thread.join()
 
 
-def test_a_log_that_others_read_and_write_all_the_time_is_emptied(store: SqliteStore) -> None:
+def test_write_ahead_log_is_truncated_despite_constant_reads_and_writes(store: SqliteStore) -> None:
     store.set_lock_timeout(10)
     largest = 0
     with endless_readers(str(store.database)):
@@ -74,7 +74,7 @@ def test_a_log_that_others_read_and_write_all_the_time_is_emptied(store: SqliteS
     assert store.execute_sql("SELECT count(*) FROM block").fetchone() == (40,)
 
 
-def test_a_small_log_is_left_alone(store: SqliteStore) -> None:
+def test_small_write_ahead_log_is_not_truncated(store: SqliteStore) -> None:
     with store.atomic():
         store.execute_sql("INSERT INTO block (data) VALUES (zeroblob(1000))")
     before = log_size(store)

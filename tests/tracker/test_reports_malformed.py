@@ -1,4 +1,4 @@
-"""Dirty bytes are cleaned, hostile ones refused, and it does not matter how the file comes in."""
+"""Encodings and malformed reports: invalid characters are replaced, broken and hostile files are refused."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ NAMES = {
     "an encoding that is no text": (named("é", b'<?xml version="1.0" encoding="hex"?>'), "é"),
     "an encoding for names of hosts": (named("é", b'<?xml version="1.0" encoding="punycode"?>'), "é"),
     "utf-8 that says utf-16": (named("é", b'<?xml version="1.0" encoding="UTF-16"?>'), "é"),
-    "a mark": (named("é", b"\xef\xbb\xbf"), "é"),
-    "utf-16 with a mark": (named("é", b"<?xml version='1.0' encoding='utf-16'?>").decode().encode("utf-16"), "é"),
+    "a BOM": (named("é", b"\xef\xbb\xbf"), "é"),
+    "utf-16 with a BOM": (named("é", b"<?xml version='1.0' encoding='utf-16'?>").decode().encode("utf-16"), "é"),
     "utf-16 big endian": (b"\xfe\xff" + named("é").decode().encode("utf-16-be"), "é"),
-    "utf-16 without a mark": (named("é").decode().encode("utf-16-le"), "é"),
-    "utf-16 big endian without a mark": (named("é").decode().encode("utf-16-be"), "é"),
+    "utf-16 without a BOM": (named("é").decode().encode("utf-16-le"), "é"),
+    "utf-16 big endian without a BOM": (named("é").decode().encode("utf-16-be"), "é"),
     "utf-32": (named("é").decode().encode("utf-32"), "é"),
     "space before the declaration": (b"\n\n  " + named("é", b'<?xml version="1.0"?>'), "é"),
-    "two marks": (named("é", b"\xef\xbb\xbf" * 2 + b'<?xml version="1.0" encoding="utf-8"?>'), "é"),
-    "a mark after an empty line": (named("é", b"\r\n\xef\xbb\xbf<?xml version='1.0'?>"), "é"),
-    "utf-16 without a mark after an empty line": (("\n" + named("é").decode()).encode("utf-16-le"), "é"),
+    "two BOMs": (named("é", b"\xef\xbb\xbf" * 2 + b'<?xml version="1.0" encoding="utf-8"?>'), "é"),
+    "a BOM after an empty line": (named("é", b"\r\n\xef\xbb\xbf<?xml version='1.0'?>"), "é"),
+    "utf-16 without a BOM after an empty line": (("\n" + named("é").decode()).encode("utf-16-le"), "é"),
     "XML 1.1": (named(b"a&#1;b", b'<?xml version="1.1"?>\xc2\x85'), "a\ufffdb"),
     "a doctype": (named("é", b'<!DOCTYPE testsuite PUBLIC "-//X//EN" "http://127.0.0.1:1/x.dtd">'), "é"),
 }
@@ -63,7 +63,7 @@ NAMES = {
 
 @pytest.mark.parametrize("size", [1 << 30, 1, 7])
 @pytest.mark.parametrize("what", NAMES)
-def test_a_name_is_read_whatever_its_bytes(what: str, size: int) -> None:
+def test_name_is_decoded_in_any_encoding(what: str, size: int) -> None:
     data, wanted = NAMES[what]
     assert only_case(read_test_report(data, at_once=size)[1]).name == wanted
 
@@ -84,24 +84,26 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("size", [1 << 30, 1, 7])
 @pytest.mark.parametrize("what", OUTPUTS)
-def test_text_is_read_whatever_its_bytes(what: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_with_cdata_and_control_characters_is_decoded(
+    what: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, wanted = OUTPUTS[what]
     monkeypatch.setattr(byte_stream, "CHUNK_BYTES", min(size, byte_stream.CHUNK_BYTES))
     monkeypatch.setattr(byte_stream, "HEAD_BYTES", min(size * 32, byte_stream.HEAD_BYTES))
     assert only_case(read_test_report(output(data), at_once=size)[1]).out == wanted
 
 
-def test_pieces_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A document with everything in it, cut into pieces at random, is the same document."""
+def test_report_may_be_read_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document with all constructs, read in pieces of random sizes, is the same report."""
     texts = "".join(f"a]]>&#0;é<![CDATA[ &#0; ]] {number} ]]>&#x1F600;]" for number in range(50))
     case = f"<testcase name='é&#27;😀'><failure>{texts}</failure></testcase>"
     data = b'<?xml version="1.0" encoding="utf-8"?>\n' + suite(*[case] * 5).encode()
     wanted = read_test_report(data)
-    chance = random.Random(7)
+    rng = random.Random(7)
     for _ in range(20):
-        monkeypatch.setattr(byte_stream, "CHUNK_BYTES", chance.randint(1, 200))
-        monkeypatch.setattr(byte_stream, "HEAD_BYTES", chance.randint(100, 1000))
-        assert read_test_report(data, at_once=chance.randint(1, 300)) == wanted
+        monkeypatch.setattr(byte_stream, "CHUNK_BYTES", rng.randint(1, 200))
+        monkeypatch.setattr(byte_stream, "HEAD_BYTES", rng.randint(100, 1000))
+        assert read_test_report(data, at_once=rng.randint(1, 300)) == wanted
 
 
 BAD = {
@@ -131,7 +133,7 @@ BAD = {
 
 @pytest.mark.parametrize("size", [1 << 30, 7])
 @pytest.mark.parametrize("what", BAD)
-def test_what_cannot_be_read_is_refused_with_its_place_and_reason(what: str, size: int) -> None:
+def test_unreadable_report_is_refused_with_position_and_reason(what: str, size: int) -> None:
     data, line, why = BAD[what]
     with pytest.raises(BadReport) as bad:
         read_test_report(data, at_once=size)
@@ -141,8 +143,8 @@ def test_what_cannot_be_read_is_refused_with_its_place_and_reason(what: str, siz
     assert not isinstance(bad.value, ReportTooLarge)
 
 
-def test_the_place_of_a_fault_is_that_in_the_file() -> None:
-    """However much was cleaned before it."""
+def test_position_of_an_error_is_that_in_the_original_file() -> None:
+    """Characters that were replaced before it do not shift it."""
     data = b'  <?xml version="1.0"\n encoding="utf-8"?>\n<testsuite>\n\x00\x1b&#0;]]>\n  </x></testsuite>'
     with pytest.raises(BadReport) as bad:
         read_test_report(data)
@@ -161,7 +163,7 @@ GZIPPED = {
 def test_gzip_is_detected_by_content(what: str, size: int) -> None:
     report, _ = read_test_report(GZIPPED[what], at_once=size)
     assert report.totals.tests == 1
-    assert report == read_test_report(WHOLE)[0]  # the digest, too, is of what was in it
+    assert report == read_test_report(WHOLE)[0]  # the digest, too, is of the inflated content
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,7 @@ def test_a_report_that_is_too_large_when_inflated_has_its_own_error(packed: bool
         read_test_report(gzip.compress(data + b" ") if packed else data + b" ", limits)
 
 
-def test_a_bomb_is_not_inflated_to_its_end() -> None:
+def test_gzip_bomb_is_not_inflated_to_its_end() -> None:
     packer = zlib.compressobj(9, wbits=31)
     bomb = packer.compress(WHOLE.encode()) + b"".join(packer.compress(b" " * 1_000_000) for _ in range(400))
     file = SmallReads(bomb + packer.flush(), 4096)
@@ -205,14 +207,14 @@ def test_a_bomb_is_not_inflated_to_its_end() -> None:
     assert file.tell() < len(bomb) / 10
 
 
-def test_a_file_is_read_from_where_it_stands() -> None:
+def test_file_is_read_from_its_current_position() -> None:
     for data in (WHOLE.encode(), gzip.compress(WHOLE.encode())):
         file = io.BytesIO(b"before" + data)
         file.seek(6)
         assert read_tests(file, Limits(), lambda case: None).totals.tests == 1
 
 
-def test_a_very_long_tag_is_refused_and_not_read_again_and_again() -> None:
+def test_very_long_tag_is_refused() -> None:
     long = named("x" * (xml_stream.MAX_TOKEN_BYTES + 1_000_000))
     with pytest.raises(BadReport, match="longer than"):
         read_test_report(b"<testsuites><testsuite/>" + long)
@@ -228,7 +230,7 @@ def test_a_very_long_comment_is_refused() -> None:
         read_test_report(b"<testsuite>" + comment + b"</testsuite>")
 
 
-def test_many_different_names_are_refused() -> None:
+def test_too_many_different_element_names_are_refused() -> None:
     many = "".join(f"<a{number}/>" for number in range(xml_stream.MAX_XML_NAMES + 10_000))
     with pytest.raises(BadReport, match="different names"):
         read_test_report(f"<testsuite>{many}</testsuite>")
@@ -245,7 +247,7 @@ def test_default_values_of_attributes_are_bounded() -> None:
             read_test_report(f"<!DOCTYPE testcase [{bad}]>{OK}")
 
 
-def test_a_failing_sink_ends_the_reading() -> None:
+def test_error_of_the_sink_ends_the_reading() -> None:
     def full(_case: object) -> None:
         raise OSError("disk full")
 
@@ -253,16 +255,16 @@ def test_a_failing_sink_ends_the_reading() -> None:
         read_tests(io.BytesIO(WHOLE.encode()), Limits(), full)
 
 
-def test_no_bytes_make_anything_but_a_report_or_a_refusal() -> None:
-    chance = random.Random(11)
+def test_random_changes_yield_a_report_or_a_bad_report_error() -> None:
+    rng = random.Random(11)
     whole = suite(
         '<testcase name="a" time="1"><failure message="&lt;">x<![CDATA[y]]></failure></testcase>' * 3
     ).encode()
     for _ in range(400):
         data = bytearray(whole)
-        for _ in range(chance.randint(1, 4)):
-            place = chance.randrange(len(data))
-            data[place : place + chance.randint(0, 3)] = chance.randbytes(chance.randint(0, 3))
+        for _ in range(rng.randint(1, 4)):
+            place = rng.randrange(len(data))
+            data[place : place + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
         with contextlib.suppress(BadReport):
             report, cases = read_test_report(bytes(data))
             assert report.totals.tests <= len(cases)
