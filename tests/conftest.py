@@ -53,7 +53,9 @@ def database_of(data: Path) -> str | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(*parts): skipped where the machine lacks one of them (tests/needs.py)")
+    config.addinivalue_line(
+        "markers", "needs(*parts): skipped where the machine lacks one of them (tests/requirements.py)"
+    )
     Server.is_on_postgresql = config.getoption("postgresql")
 
 
@@ -372,7 +374,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A real Chromium (tests/web/browsing.py). Not session-wide: Playwright leaves its loop running in this thread."""
+    """A real Chromium (tests/web/browser_pages.py). Not session-wide: Playwright leaves its loop running in this thread."""
     from browser_pages import browser
 
     with browser() as shared:

@@ -414,21 +414,21 @@ def test_stop_does_not_end_daemons_of_other_processes(serve_cgroups: Serve, tmp_
     assert not is_alive(two)
 
 
-def test_orphans_leave_no_zombies(serve: Serve) -> None:
-    code = """
-from needs import NAMESPACES, ROOT_USER, need
+def test_orphans_leave_no_zombies(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    code = f"""
 import os, time
 if os.fork() == 0:
-    for _ in range(20):
-        os.fork() or os._exit(0)
+    pids = [os.fork() or os._exit(0) for _ in range(20)]
+    with open("{file}.new", "w") as file:
+        print(*pids, file=file)
+    os.rename("{file}.new", "{file}")
     os._exit(0)
 time.sleep(1000)
 """
     server = serve({"breeder": {"command": python_command(code)}})
     server.do("start", "breeder")
-
-    def zombies() -> list[int]:
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        return [int(pid) for pid in children if not is_alive(int(pid))]
-
-    wait_for(lambda: not zombies(), timeout=5)
+    wait_for(file.exists)
+    zombies = [Path("/proc", pid) for pid in file.read_text().split()]
+    assert len(zombies) == 20
+    wait_for(lambda: not any(path.exists() for path in zombies))
