@@ -374,7 +374,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A real Chromium (tests/web/browser_pages.py). Not session-wide: Playwright leaves its loop running in this thread."""
+    """A real Chromium (tests/web/browser_pages.py). Not for the session: Playwright leaves its loop running."""
     from browser_pages import browser
 
     with browser() as shared:
