@@ -23,18 +23,18 @@ from models.errors import Invalid
 MIB = 1024**2
 
 
-def checked(folder: Path, data: bytes, **bounds: int) -> ChartArchive:
+def check_archive(folder: Path, data: bytes, **bounds: int) -> ChartArchive:
     file = folder / "chart.tgz"
     file.write_bytes(data)
     return archive.check(file, ArchiveLimits(**bounds))
 
 
-def refused(folder: Path, data: bytes, why: str, **bounds: int) -> None:
+def assert_refused(folder: Path, data: bytes, why: str, **bounds: int) -> None:
     with pytest.raises(Invalid, match=why):
-        checked(folder, data, **bounds)
+        check_archive(folder, data, **bounds)
 
 
-def info(name: str, **facts: Any) -> tarfile.TarInfo:
+def tar_info(name: str, **facts: Any) -> tarfile.TarInfo:
     made = tarfile.TarInfo(name)
     for key, value in facts.items():
         setattr(made, key, value)
@@ -44,25 +44,25 @@ def info(name: str, **facts: Any) -> tarfile.TarInfo:
 CHART = b"apiVersion: v2\nname: demo\nversion: 0.1.0\n"
 
 
-def with_entry(entry: tarfile.TarInfo | str, data: bytes = b"") -> bytes:
+def chart_with_entry(entry: tarfile.TarInfo | str, data: bytes = b"") -> bytes:
     return chart_servers.tar_archive([("demo/Chart.yaml", CHART), (entry, data)])
 
 
 def test_a_chart_has_its_name_and_version(tmp_path: Path) -> None:
-    found = checked(tmp_path, chart_servers.chart_archive("demo", "1.2.3+b", appVersion="1.0", keywords=["a"]))
+    found = check_archive(tmp_path, chart_servers.chart_archive("demo", "1.2.3+b", appVersion="1.0", keywords=["a"]))
     assert (found.name, found.version) == ("demo", "1.2.3+b")
     assert found.metadata["appVersion"] == "1.0"
     assert found.metadata["keywords"] == ["a"]
 
 
-def test_what_helm_packages_is_taken(tmp_path: Path) -> None:
+def test_an_archive_of_helm_package_is_accepted(tmp_path: Path) -> None:
     chart_servers.run_helm(tmp_path, "create", "demo")
     chart_servers.run_helm(tmp_path, "package", "demo")
     assert archive.check(tmp_path / "demo-0.1.0.tgz").name == "demo"
 
 
 @pytest.mark.parametrize("options", [["--format=gnu"], ["--format=pax"], ["--format=ustar"], ["--format=v7"], []])
-def test_what_tar_packages_is_taken_in_every_format(tmp_path: Path, options: list[str]) -> None:
+def test_an_archive_of_tar_is_accepted_in_every_format(tmp_path: Path, options: list[str]) -> None:
     long = tmp_path / "demo" / "templates" / ("a" * 60)
     long.mkdir(parents=True)
     (tmp_path / "demo" / "Chart.yaml").write_bytes(CHART)
@@ -80,14 +80,14 @@ def test_what_tar_packages_is_taken_in_every_format(tmp_path: Path, options: lis
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (info("demo/link", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "neither a file nor a folder"),
-        (info("demo/link", type=tarfile.LNKTYPE, linkname="demo/Chart.yaml"), "neither a file nor a folder"),
-        (info("demo/tty", type=tarfile.CHRTYPE), "neither a file nor a folder"),
-        (info("demo/disk", type=tarfile.BLKTYPE), "neither a file nor a folder"),
-        (info("demo/pipe", type=tarfile.FIFOTYPE), "neither a file nor a folder"),
-        (info("demo/contiguous", type=tarfile.CONTTYPE), "neither a file nor a folder"),
-        (info("demo/strange", type=b"Z"), "neither a file nor a folder"),
-        (info("demo/sparse", type=tarfile.GNUTYPE_SPARSE), "neither a file nor a folder"),
+        (tar_info("demo/link", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "neither a file nor a folder"),
+        (tar_info("demo/link", type=tarfile.LNKTYPE, linkname="demo/Chart.yaml"), "neither a file nor a folder"),
+        (tar_info("demo/tty", type=tarfile.CHRTYPE), "neither a file nor a folder"),
+        (tar_info("demo/disk", type=tarfile.BLKTYPE), "neither a file nor a folder"),
+        (tar_info("demo/pipe", type=tarfile.FIFOTYPE), "neither a file nor a folder"),
+        (tar_info("demo/contiguous", type=tarfile.CONTTYPE), "neither a file nor a folder"),
+        (tar_info("demo/strange", type=b"Z"), "neither a file nor a folder"),
+        (tar_info("demo/sparse", type=tarfile.GNUTYPE_SPARSE), "neither a file nor a folder"),
         ("demo/../../etc/cron.d/x", "outside its folder"),
         ("demo/templates/../../x", "outside its folder"),
         ("demo/./x", "outside its folder"),
@@ -101,29 +101,29 @@ def test_what_tar_packages_is_taken_in_every_format(tmp_path: Path, options: lis
         ("lonely.txt", "one top folder"),
         ("demo/Chart.yaml", "duplicate"),
         ("demo/Chart.yaml/x", "duplicate"),
-        (info("demo/Chart.yaml", type=tarfile.DIRTYPE), "duplicate"),
+        (tar_info("demo/Chart.yaml", type=tarfile.DIRTYPE), "duplicate"),
     ],
 )
-def test_what_is_not_plain_is_refused(tmp_path: Path, entry: tarfile.TarInfo | str, why: str) -> None:
-    refused(tmp_path, with_entry(entry), why)
+def test_unsafe_archive_entries_are_refused(tmp_path: Path, entry: tarfile.TarInfo | str, why: str) -> None:
+    assert_refused(tmp_path, chart_with_entry(entry), why)
 
 
-def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
-    refused(
+def test_a_file_with_the_path_of_a_folder_is_refused(tmp_path: Path) -> None:
+    assert_refused(
         tmp_path,
         chart_servers.tar_archive([("demo/Chart.yaml", CHART), ("demo/a/b", b""), ("demo/a", b"")]),
         "duplicate",
     )
 
 
-def test_folders_may_have_entries_or_not(tmp_path: Path) -> None:
-    folder = info("demo/templates", type=tarfile.DIRTYPE)
-    assert checked(
+def test_entries_for_folders_are_optional(tmp_path: Path) -> None:
+    folder = tar_info("demo/templates", type=tarfile.DIRTYPE)
+    assert check_archive(
         tmp_path, chart_servers.tar_archive([("demo/Chart.yaml", CHART), (folder, b""), ("demo/templates/a", b"")])
     ).name
 
 
-def pax(records: dict[str, str], kind: bytes = tarfile.XHDTYPE) -> bytes:
+def archive_with_pax_header(records: dict[str, str], kind: bytes = tarfile.XHDTYPE) -> bytes:
     """An archive with an extended header of these records before one of its files."""
     body = b""
     for key, value in records.items():
@@ -134,16 +134,16 @@ def pax(records: dict[str, str], kind: bytes = tarfile.XHDTYPE) -> bytes:
         body += str(length).encode() + line
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as file:
-        file.addfile(info("demo/Chart.yaml", size=len(CHART)), io.BytesIO(CHART))
-        header = info("demo/pax", type=kind, size=len(body))
+        file.addfile(tar_info("demo/Chart.yaml", size=len(CHART)), io.BytesIO(CHART))
+        header = tar_info("demo/pax", type=kind, size=len(body))
         raw.write(header.tobuf() + body + b"\0" * (-len(body) % 512))
         file.offset = raw.tell()
-        file.addfile(info("demo/x", size=3), io.BytesIO(b"abc"))
+        file.addfile(tar_info("demo/x", size=3), io.BytesIO(b"abc"))
     return gzip.compress(raw.getvalue(), 1)
 
 
-def test_an_extended_header_may_name_and_date_a_file(tmp_path: Path) -> None:
-    assert checked(tmp_path, pax({"mtime": "1.5", "path": "demo/y"})).name == "demo"
+def test_a_pax_header_can_set_path_and_time_of_a_file(tmp_path: Path) -> None:
+    assert check_archive(tmp_path, archive_with_pax_header({"mtime": "1.5", "path": "demo/y"})).name == "demo"
 
 
 @pytest.mark.parametrize(
@@ -156,14 +156,14 @@ def test_an_extended_header_may_name_and_date_a_file(tmp_path: Path) -> None:
         {"hdrcharset": "BINARY"},
     ],
 )
-def test_an_extended_header_may_not_change_the_type_of_a_file(tmp_path: Path, records: dict[str, str]) -> None:
-    refused(tmp_path, pax(records), "header that plain files do not need")
+def test_a_pax_header_that_changes_the_type_of_a_file_is_refused(tmp_path: Path, records: dict[str, str]) -> None:
+    assert_refused(tmp_path, archive_with_pax_header(records), "header that plain files do not need")
 
 
-def test_an_extended_header_may_not_lead_out(tmp_path: Path) -> None:
-    refused(tmp_path, pax({"path": "demo/../../x"}), "outside its folder")
-    refused(tmp_path, pax({"path": "demo/z"}, tarfile.XGLTYPE), "one path for all")
-    refused(tmp_path, pax({"comment": "x" * 70_000}), "header that is too long")
+def test_a_pax_header_with_a_path_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    assert_refused(tmp_path, archive_with_pax_header({"path": "demo/../../x"}), "outside its folder")
+    assert_refused(tmp_path, archive_with_pax_header({"path": "demo/z"}, tarfile.XGLTYPE), "one path for all")
+    assert_refused(tmp_path, archive_with_pax_header({"comment": "x" * 70_000}), "header that is too long")
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_an_extended_header_may_not_lead_out(tmp_path: Path) -> None:
     ],
     ids=range(10),
 )
-def test_what_is_no_chart_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
-    refused(tmp_path, data, why)
+def test_an_archive_that_is_not_a_chart_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+    assert_refused(tmp_path, data, why)
 
 
 @pytest.mark.parametrize(
@@ -213,81 +213,83 @@ def test_what_is_no_chart_is_refused(tmp_path: Path, data: bytes, why: str) -> N
         (CHART + b"# " + b"x" * MIB, "larger than"),
     ],
 )  # fmt: skip
-def test_metadata_that_cannot_be_right_is_refused(tmp_path: Path, text: bytes, why: str) -> None:
-    refused(tmp_path, chart_servers.tar_archive([("demo/Chart.yaml", text)]), why)
+def test_invalid_chart_metadata_is_refused(tmp_path: Path, text: bytes, why: str) -> None:
+    assert_refused(tmp_path, chart_servers.tar_archive([("demo/Chart.yaml", text)]), why)
 
 
 # ArchiveLimits
 
 
-def test_an_archive_larger_than_its_bound_is_refused_unread(tmp_path: Path) -> None:
-    refused(tmp_path, chart_servers.chart_archive(), "larger than 100 bytes", packed=100)
+def test_an_archive_above_the_size_limit_is_refused(tmp_path: Path) -> None:
+    assert_refused(tmp_path, chart_servers.chart_archive(), "larger than 100 bytes", packed=100)
 
 
-def test_a_file_of_five_mebibytes_is_taken_and_one_more_byte_is_not(tmp_path: Path) -> None:
-    assert checked(tmp_path, with_entry("demo/large", bytes(5 * MIB))).name == "demo"
-    refused(tmp_path, with_entry("demo/large", bytes(5 * MIB + 1)), "larger than 5242880 bytes")
+def test_a_file_in_an_archive_has_at_most_five_mebibytes(tmp_path: Path) -> None:
+    assert check_archive(tmp_path, chart_with_entry("demo/large", bytes(5 * MIB))).name == "demo"
+    assert_refused(tmp_path, chart_with_entry("demo/large", bytes(5 * MIB + 1)), "larger than 5242880 bytes")
 
 
-def test_a_bomb_is_stopped_as_it_unpacks(tmp_path: Path) -> None:
+def test_unpacking_a_gzip_bomb_stops_at_the_limit(tmp_path: Path) -> None:
     """Two gigabytes of zeros in two megabytes: nothing near that is held, or read."""
     raw = io.BytesIO()
     with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1) as packed:
-        header = info("demo/zeros", size=2**31).tobuf()
+        header = tar_info("demo/zeros", size=2**31).tobuf()
         packed.write(header)
         for _ in range(256):
             packed.write(bytes(8 * MIB))
-    refused(tmp_path, raw.getvalue(), "larger than")
+    assert_refused(tmp_path, raw.getvalue(), "larger than")
     many = chart_servers.tar_archive(
         [("demo/Chart.yaml", CHART), *((f"demo/{number}", bytes(4 * MIB)) for number in range(26))]
     )
-    refused(tmp_path, many, "unpacks to more than 104857600 bytes")
+    assert_refused(tmp_path, many, "unpacks to more than 104857600 bytes")
 
 
-def test_nothing_may_come_after_the_end_of_the_archive(tmp_path: Path) -> None:
-    refused(tmp_path, chart_servers.chart_archive() + gzip.compress(bytes(200 * MIB), 1), "unpacks to more than")
-    refused(tmp_path, chart_servers.chart_archive() + chart_servers.chart_archive("other"), "data after its end")
-    refused(tmp_path, chart_servers.chart_archive() + b"more", "damaged")
+def test_data_after_the_end_of_the_archive_is_refused(tmp_path: Path) -> None:
+    assert_refused(tmp_path, chart_servers.chart_archive() + gzip.compress(bytes(200 * MIB), 1), "unpacks to more than")
+    assert_refused(tmp_path, chart_servers.chart_archive() + chart_servers.chart_archive("other"), "data after its end")
+    assert_refused(tmp_path, chart_servers.chart_archive() + b"more", "damaged")
 
 
-def test_an_archive_of_too_many_entries_is_refused(tmp_path: Path) -> None:
+def test_an_archive_with_too_many_entries_is_refused(tmp_path: Path) -> None:
     entries = [("demo/Chart.yaml", CHART), *((f"demo/{number}", b"") for number in range(50_000))]
-    refused(tmp_path, chart_servers.tar_archive([(name, data) for name, data in entries]), "more than 50000 entries")
+    assert_refused(
+        tmp_path, chart_servers.tar_archive([(name, data) for name, data in entries]), "more than 50000 entries"
+    )
 
 
-def test_archives_within_archives_are_counted_together(tmp_path: Path) -> None:
+def test_limits_count_the_content_of_nested_archives(tmp_path: Path) -> None:
     """A small archive may hold one that is large, which may hold another."""
     inner = chart_servers.chart_archive("inner", files={"zeros": bytes(3 * MIB)})
     files = {f"charts/inner{number}.tgz": inner for number in range(4)}
-    refused(tmp_path, chart_servers.chart_archive(files=files), "unpacks to more than", unpacked=10 * MIB)
-    assert checked(tmp_path, chart_servers.chart_archive(files=files), unpacked=20 * MIB).vendored == {
+    assert_refused(tmp_path, chart_servers.chart_archive(files=files), "unpacks to more than", unpacked=10 * MIB)
+    assert check_archive(tmp_path, chart_servers.chart_archive(files=files), unpacked=20 * MIB).vendored == {
         ("inner", "0.1.0")
     }
     nested = chart_servers.chart_archive("leaf")
     for _ in range(10):
         nested = chart_servers.chart_archive("level", files={"charts/below.tgz": nested})
-    refused(tmp_path, nested, "archives within archives")
+    assert_refused(tmp_path, nested, "archives within archives")
 
 
 @pytest.mark.parametrize(
     "data",
     [
         chart_servers.tar_archive(
-            [("inner/Chart.yaml", CHART), (info("inner/x", type=tarfile.SYMTYPE, linkname="/etc"), b"")]
+            [("inner/Chart.yaml", CHART), (tar_info("inner/x", type=tarfile.SYMTYPE, linkname="/etc"), b"")]
         ),
         chart_servers.tar_archive([("inner/Chart.yaml", CHART), ("inner/../../x", b"")]),
         b"not an archive",
         chart_servers.tar_archive([("inner/values.yaml", b"")]),
     ],
 )
-def test_an_archive_within_is_held_to_the_same(tmp_path: Path, data: bytes) -> None:
-    refused(tmp_path, chart_servers.chart_archive(files={"charts/inner.tgz": data}), "chart")
+def test_a_packaged_subchart_is_checked_like_a_chart(tmp_path: Path, data: bytes) -> None:
+    assert_refused(tmp_path, chart_servers.chart_archive(files={"charts/inner.tgz": data}), "chart")
 
 
 # Schemas
 
 
-STANDARD = (
+METASCHEMAS = (
     "http://json-schema.org/draft-07/schema#",
     "https://json-schema.org/draft-07/schema",
     "http://json-schema.org/draft-04/schema#",
@@ -299,7 +301,7 @@ STANDARD = (
 @pytest.mark.parametrize(
     "schema",
     [
-        *({"$schema": url, "type": "object"} for url in STANDARD),
+        *({"$schema": url, "type": "object"} for url in METASCHEMAS),
         {"properties": {"a": {"$ref": "#/definitions/a"}}, "definitions": {"a": {"type": "string"}}},
         {"$ref": "#"},
         {"$dynamicRef": "#node", "$id": "#here"},
@@ -315,13 +317,14 @@ STANDARD = (
         True,
     ],
 )  # fmt: skip
-def test_a_schema_that_stays_within_itself_is_taken(tmp_path: Path, schema: Any) -> None:
+def test_a_schema_with_internal_references_is_accepted(tmp_path: Path, schema: Any) -> None:
     assert (
-        checked(tmp_path, chart_servers.chart_archive(files={"values.schema.json": json.dumps(schema)})).name == "demo"
+        check_archive(tmp_path, chart_servers.chart_archive(files={"values.schema.json": json.dumps(schema)})).name
+        == "demo"
     )
 
 
-OUTSIDE: list[str] = [
+EXTERNAL_REFERENCES: list[str] = [
     '{"$ref": "http://127.0.0.1/x"}',
     '{"$ref": "file:///etc/passwd"}',
     '{"$ref": "other.json#/a"}',
@@ -352,17 +355,17 @@ OUTSIDE: list[str] = [
 ]
 
 
-@pytest.mark.parametrize("schema", OUTSIDE)
+@pytest.mark.parametrize("schema", EXTERNAL_REFERENCES)
 @pytest.mark.parametrize(
     "place", ["values.schema.json", "charts/sub/values.schema.json", "charts/a/charts/b/values.schema.json"]
 )
-def test_a_schema_that_leads_out_is_refused(tmp_path: Path, schema: str, place: str) -> None:
-    refused(tmp_path, chart_servers.chart_archive(files={place: schema}), "refers to something outside")
+def test_a_schema_with_external_references_is_refused(tmp_path: Path, schema: str, place: str) -> None:
+    assert_refused(tmp_path, chart_servers.chart_archive(files={place: schema}), "refers to something outside")
 
 
-def test_the_message_names_file_pointer_keyword_and_value(tmp_path: Path) -> None:
+def test_the_schema_error_names_file_pointer_keyword_and_value(tmp_path: Path) -> None:
     schema = '{"properties": {"a/b": {"items": [{"$ref": "http://x/"}]}}}'
-    refused(
+    assert_refused(
         tmp_path,
         chart_servers.chart_archive(files={"charts/sub/values.schema.json": schema}),
         re.escape('charts/sub/values.schema.json, /properties/a~1b/items/0/$ref: $ref "http://x/"'),
@@ -381,7 +384,7 @@ def test_the_message_names_file_pointer_keyword_and_value(tmp_path: Path) -> Non
 )
 def test_helm_before_3_18_embeds_three_metaschemas(tmp_path: Path, reference: str, is_old: bool) -> None:
     schema = json.dumps({"$id": "http://a/x.json", "properties": {"a": {"$ref": reference}}})
-    chart = checked(tmp_path, chart_servers.chart_archive(files={"values.schema.json": schema}))
+    chart = check_archive(tmp_path, chart_servers.chart_archive(files={"values.schema.json": schema}))
     for version in ((3, 18), (3, 19), (4, 0)):
         chart.check_helm(version)
     if is_old:
@@ -391,29 +394,29 @@ def test_helm_before_3_18_embeds_three_metaschemas(tmp_path: Path, reference: st
             chart.check_helm((3, 17))
 
 
-@pytest.mark.parametrize("schema", OUTSIDE[:2])
-def test_so_is_that_of_a_packaged_subchart(tmp_path: Path, schema: str) -> None:
+@pytest.mark.parametrize("schema", EXTERNAL_REFERENCES[:2])
+def test_an_external_reference_in_a_packaged_subchart_is_refused(tmp_path: Path, schema: str) -> None:
     inner = chart_servers.chart_archive(
         "inner", files={"charts/leaf.tgz": chart_servers.chart_archive("leaf", files={"values.schema.json": schema})}
     )
-    refused(
+    assert_refused(
         tmp_path, chart_servers.chart_archive(files={"charts/inner-0.1.0.tgz": inner}), "refers to something outside"
     )
 
 
 @pytest.mark.parametrize("text", [b"{", b"\xff", b"[" * 200_000, b'{"a": 1} {"b": 2}', b"type: object"])
-def test_a_schema_that_is_no_json_is_refused(tmp_path: Path, text: bytes) -> None:
-    refused(tmp_path, chart_servers.chart_archive(files={"values.schema.json": text}), "is not JSON")
+def test_a_schema_that_is_not_json_is_refused(tmp_path: Path, text: bytes) -> None:
+    assert_refused(tmp_path, chart_servers.chart_archive(files={"values.schema.json": text}), "is not JSON")
 
 
 # Dependencies
 
 
-NEEDS = [{"name": "redis", "version": "1.x", "repository": "file://../redis"}, {"name": "db", "version": ">1"}]
+DEPENDENCIES = [{"name": "redis", "version": "1.x", "repository": "file://../redis"}, {"name": "db", "version": ">1"}]
 
 
-def test_a_chart_that_lacks_what_it_needs_is_not_complete(tmp_path: Path) -> None:
-    lacking = checked(tmp_path, chart_servers.chart_archive(dependencies=NEEDS))
+def test_a_chart_without_its_dependencies_is_not_complete(tmp_path: Path) -> None:
+    lacking = check_archive(tmp_path, chart_servers.chart_archive(dependencies=DEPENDENCIES))
     assert [(one.name, one.version, one.repository) for one in lacking.dependencies] == [
         ("redis", "1.x", "file://../redis"), ("db", ">1", ""),
     ]  # fmt: skip
@@ -423,14 +426,14 @@ def test_a_chart_that_lacks_what_it_needs_is_not_complete(tmp_path: Path) -> Non
         "charts/redis-1.2.0.tgz": chart_servers.chart_archive("redis", "1.2.0"),
         "charts/db/Chart.yaml": "apiVersion: v2\nname: db\nversion: 2.0.0",
     }
-    whole = checked(tmp_path, chart_servers.chart_archive(dependencies=NEEDS, files=files))
+    whole = check_archive(tmp_path, chart_servers.chart_archive(dependencies=DEPENDENCIES, files=files))
     whole.must_be_complete()
     assert whole.vendored == {("redis", "1.2.0"), ("db", "2.0.0")}
 
 
-def test_what_helm_passes_over_in_charts_is_no_subchart(tmp_path: Path) -> None:
+def test_folders_that_helm_ignores_in_charts_are_not_subcharts(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {f"charts/{name}/Chart.yaml": "none" for name in ("_off", ".git")}
-    found = checked(tmp_path, chart_servers.chart_archive(dependencies=[{"name": "none"}], files=files))
+    found = check_archive(tmp_path, chart_servers.chart_archive(dependencies=[{"name": "none"}], files=files))
     assert found.vendored == frozenset()
 
 
@@ -439,15 +442,17 @@ def test_a_chart_of_helm_2_needs_no_api_version(tmp_path: Path) -> None:
     old = chart_servers.tar_archive(
         [("demo/Chart.yaml", b"name: demo\nversion: 0.1.0"), ("demo/requirements.yaml", needs)]
     )
-    found = checked(tmp_path, old)
+    found = check_archive(tmp_path, old)
     assert (found.metadata["apiVersion"], [one.name for one in found.dependencies]) == ("v1", ["redis"])
 
 
 def test_an_old_chart_declares_dependencies_in_a_separate_file(tmp_path: Path) -> None:
     files = {"requirements.yaml": "dependencies:\n- name: redis\n  version: 1.x\n  repository: https://r.example\n"}
-    old = checked(tmp_path, chart_servers.chart_archive(apiVersion="v1", files=files))
+    old = check_archive(tmp_path, chart_servers.chart_archive(apiVersion="v1", files=files))
     assert [one.name for one in old.dependencies] == ["redis"]
-    newer = checked(tmp_path, chart_servers.chart_archive(files=files, dependencies=[{"name": "x", "version": "1"}]))
+    newer = check_archive(
+        tmp_path, chart_servers.chart_archive(files=files, dependencies=[{"name": "x", "version": "1"}])
+    )
     assert [one.name for one in newer.dependencies] == ["redis"]  # as in helm, with a warning
 
 
@@ -471,7 +476,7 @@ RICH = chart_servers.chart_archive(
 )
 
 
-def at(folder: Path, data: bytes) -> Path:
+def write_archive(folder: Path, data: bytes) -> Path:
     file = folder / "chart.tgz"
     file.write_bytes(data)
     return file
@@ -481,7 +486,10 @@ def at(folder: Path, data: bytes) -> Path:
     ("read", "what"), [(archive.show_values, "values"), (archive.show_readme, "readme"), (archive.show_crds, "crds")]
 )
 def test_show_has_the_output_of_helm(tmp_path: Path, read: Callable[[Path], str], what: str) -> None:
-    own, theirs = read(at(tmp_path, RICH)), chart_servers.run_helm(tmp_path, "show", what, "chart.tgz").stdout
+    own, theirs = (
+        read(write_archive(tmp_path, RICH)),
+        chart_servers.run_helm(tmp_path, "show", what, "chart.tgz").stdout,
+    )
     assert _lines(own) == _lines(theirs)  # helm 3 puts no --- between definitions, helm 4 does
     assert own.strip()
 
@@ -490,27 +498,27 @@ def _lines(text: str) -> list[str]:
     return sorted(line for line in text.splitlines() if line.strip() and line != "---")
 
 
-def test_definitions_are_parted(tmp_path: Path) -> None:
-    assert archive.show_crds(at(tmp_path, RICH)).count("---\n") == 5
+def test_custom_resource_definitions_are_separated(tmp_path: Path) -> None:
+    assert archive.show_crds(write_archive(tmp_path, RICH)).count("---\n") == 5
 
 
-def test_the_metadata_is_the_file_itself(tmp_path: Path) -> None:
+def test_show_chart_returns_chart_yaml_unchanged(tmp_path: Path) -> None:
     """helm would drop what it does not know."""
-    assert archive.show_chart(at(tmp_path, RICH)).splitlines() == [
+    assert archive.show_chart(write_archive(tmp_path, RICH)).splitlines() == [
         "apiVersion: v2", "name: demo", "version: 0.1.0", "description: for show", "unknownToHelm: kept",
     ]  # fmt: skip
 
 
-def test_all_of_it_is_its_parts(tmp_path: Path) -> None:
-    whole = archive.show_all(at(tmp_path, RICH))
+def test_show_all_joins_the_parts(tmp_path: Path) -> None:
+    whole = archive.show_all(write_archive(tmp_path, RICH))
     chart, values, readme, crds = (
-        read(at(tmp_path, RICH))
+        read(write_archive(tmp_path, RICH))
         for read in (archive.show_chart, archive.show_values, archive.show_readme, archive.show_crds)
     )
     assert whole == f"{chart}---\n{values}---\n{readme}{crds}"
 
 
-def test_what_a_chart_has_not_is_empty(tmp_path: Path) -> None:
-    bare = at(tmp_path, chart_servers.tar_archive([("demo/Chart.yaml", CHART)]))
+def test_show_of_a_missing_part_is_empty(tmp_path: Path) -> None:
+    bare = write_archive(tmp_path, chart_servers.tar_archive([("demo/Chart.yaml", CHART)]))
     assert (archive.show_values(bare), archive.show_readme(bare), archive.show_crds(bare)) == ("", "", "")
     assert archive.show_all(bare) == CHART.decode()

@@ -31,7 +31,7 @@ API = "/api/v1"
 VERSION = '#!/bin/sh\nif [ "$1" = version ]; then echo v4.1.4; exit 0; fi\n'
 
 
-def dead_cluster(folder: Path) -> str:
+def unreachable_cluster(folder: Path) -> str:
     """A kubeconfig to where nobody listens."""
     file = folder / "kubeconfig"
     cluster, context = {"server": "https://127.0.0.1:1"}, {"cluster": "c", "user": "u"}
@@ -44,13 +44,13 @@ def dead_cluster(folder: Path) -> str:
     return str(file)
 
 
-def refused(answer: Answer, status: int) -> str:
+def error_detail(answer: Answer, status: int) -> str:
     """Why it was refused."""
     assert answer.status == status, answer
     return str(answer.json["detail"])
 
 
-def script(folder: Path, text: str) -> str:
+def fake_helm(folder: Path, text: str) -> str:
     """A helm that does what `text` says."""
     file = folder / "fake-helm"
     file.write_text(VERSION + text)
@@ -59,10 +59,10 @@ def script(folder: Path, text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server_without_helm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server without helm, with a cluster that does not answer."""
     folder = tmp_path_factory.mktemp("bare")
-    svc = {**FULL, "helm": {"binary": "/no/such/helm"}, "kube": {"kubeconfig": dead_cluster(folder)}}
+    svc = {**FULL, "helm": {"binary": "/no/such/helm"}, "kube": {"kubeconfig": unreachable_cluster(folder)}}
     with running_server(folder, svc=svc) as server:
         yield server
 
@@ -79,36 +79,44 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         ("PUT", "/releases/r", {"chartRef": "oci://[::1]/a"}),
     ],
 )
-def test_without_helm_wrong_input_is_reported_first(bare: Server, method: str, path: str, fields: Any) -> None:
-    assert refused(send_json(bare, method, API + path, fields), 400)
+def test_without_helm_invalid_input_is_400(server_without_helm: Server, method: str, path: str, fields: Any) -> None:
+    assert error_detail(send_json(server_without_helm, method, API + path, fields), 400)
 
 
-def test_without_helm_releases_are_on_since_reading_them_needs_none(bare: Server) -> None:
-    result = bare.get("/readyz").json["charts"]
+def test_readyz_reports_releases_as_enabled_without_helm(server_without_helm: Server) -> None:
+    result = server_without_helm.get("/readyz").json["charts"]
     assert (result["helm"], result["releases"]) == (False, True)
 
 
 @pytest.mark.parametrize("path", ["/charts/template/upload", "/releases/r/upgrade/upload", "/releases/upload"])
-def test_without_helm_an_archive_that_is_none_is_reported_first(bare: Server, path: str) -> None:
+def test_without_helm_an_invalid_archive_is_400(server_without_helm: Server, path: str) -> None:
     request = {} if "upgrade" in path else {"releaseName": "r"}
-    assert "archive" in refused(post_chart(bare, API + path, KEY, chart=b"no archive", request=request), 400)
-    assert "svc.helm.binary" in refused(post_chart(bare, API + path, KEY, chart=sample_chart(), request=request), 503)
+    assert "archive" in error_detail(
+        post_chart(server_without_helm, API + path, KEY, chart=b"no archive", request=request), 400
+    )
+    assert "svc.helm.binary" in error_detail(
+        post_chart(server_without_helm, API + path, KEY, chart=sample_chart(), request=request), 503
+    )
 
 
 @pytest.mark.parametrize("ref", ["unknown/chart", "oci://nowhere.invalid/a"])
-def test_without_helm_what_is_not_wrong_is_503_wherever_the_chart_is(bare: Server, ref: str) -> None:
-    assert "svc.helm.binary" in refused(send_json(bare, "POST", f"{API}/charts/template", {"chartRef": ref}), 503)
+def test_without_helm_a_valid_request_is_503_for_every_kind_of_chart_ref(server_without_helm: Server, ref: str) -> None:
+    assert "svc.helm.binary" in error_detail(
+        send_json(server_without_helm, "POST", f"{API}/charts/template", {"chartRef": ref}), 503
+    )
 
 
-def test_a_temporary_folder_that_cannot_be_had_is_reported_by_its_setting(tmp_path: Path) -> None:
+def test_an_unusable_temporary_folder_is_reported_with_its_setting(tmp_path: Path) -> None:
     temp = tmp_path / "temp"
-    svc = {**FULL, "helm": {"binary": script(tmp_path, "")}, "rest": {"temp-dir": str(temp)}}
+    svc = {**FULL, "helm": {"binary": fake_helm(tmp_path, "")}, "rest": {"temp-dir": str(temp)}}
     with running_server(tmp_path, svc=svc) as server:
         wait_for(lambda: list(temp.glob("*/.lock")), about="the temporary folder")
         shutil.rmtree(temp)
         temp.write_text("a file")
-        assert "svc.rest.temp-dir" in refused(send_json(server, "POST", f"{API}/charts/create", {"name": "a"}), 500)
-        assert "svc.rest.temp-dir" in refused(
+        assert "svc.rest.temp-dir" in error_detail(
+            send_json(server, "POST", f"{API}/charts/create", {"name": "a"}), 500
+        )
+        assert "svc.rest.temp-dir" in error_detail(
             post_chart(server, f"{API}/charts/template/upload", chart=sample_chart()), 500
         )
         temp.unlink()
@@ -116,16 +124,16 @@ def test_a_temporary_folder_that_cannot_be_had_is_reported_by_its_setting(tmp_pa
         assert "Traceback" not in server.log.read_text()
 
 
-def test_readiness_knows_of_helm_from_its_first_answer_on(tmp_path: Path) -> None:
-    svc = {"helm": {"binary": script(tmp_path, "")}}
+def test_the_first_readyz_response_reports_helm(tmp_path: Path) -> None:
+    svc = {"helm": {"binary": fake_helm(tmp_path, "")}}
     with running_server(tmp_path, svc=svc) as server:
         assert server.get("/readyz").json["charts"]["helm"] is True
 
 
-def run(folder: Path, arguments: list[str], bounds: Bounds, text: str = "") -> Any:
+def run_helm(folder: Path, arguments: list[str], bounds: Bounds, text: str = "") -> Any:
     async def inside() -> Any:
         children = Children()
-        settings = Settings(binary=script(folder, text))
+        settings = Settings(binary=fake_helm(folder, text))
         helm = Helm(settings, folder / "data", children, "instance", {"PATH": os.environ["PATH"]})
         work = folder / "work"
         work.mkdir()
@@ -138,12 +146,12 @@ def run(folder: Path, arguments: list[str], bounds: Bounds, text: str = "") -> A
     return asyncio.run(inside())
 
 
-def test_what_is_too_long_for_a_command_is_the_callers_fault(tmp_path: Path) -> None:
+def test_arguments_above_the_limit_of_a_command_line_are_invalid_input(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="longer than a command"):
-        run(tmp_path, ["install", f"--description={'x' * 200_000}"], Bounds(20, "timeout", TimedOut, lambda: None))
+        run_helm(tmp_path, ["install", f"--description={'x' * 200_000}"], Bounds(20, "timeout", TimedOut, lambda: None))
 
 
-def begun(port: int) -> socket.socket:
+def start_install(port: int) -> socket.socket:
     """An install that is asked for, and whose answer nobody reads."""
     body, headers = multipart(chart=sample_chart(), request={"releaseName": "r"})
     head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **KEY}.items())
@@ -153,19 +161,19 @@ def begun(port: int) -> socket.socket:
     return connection
 
 
-def test_a_change_that_a_killed_server_leaves_behind_can_report_that_it_failed(tmp_path: Path) -> None:
+def test_a_helm_process_of_a_killed_server_can_record_its_failure(tmp_path: Path) -> None:
     """helm says that it was cancelled before it writes that down; with a broken pipe it never came to the second."""
     result = tmp_path / "is-over"
     text = f"trap 'echo cancelled; echo so >&2; touch {result}; exit 1' TERM; touch {tmp_path}/on; sleep 60 & wait\n"
     temp = tmp_path / "temp"
     svc = {
         **FULL,
-        "helm": {"binary": script(tmp_path, text)},
-        "kube": {"kubeconfig": dead_cluster(tmp_path)},
+        "helm": {"binary": fake_helm(tmp_path, text)},
+        "kube": {"kubeconfig": unreachable_cluster(tmp_path)},
         "rest": {"temp-dir": str(temp)},
     }
     with running_server(tmp_path, svc=svc) as server:
-        connection = begun(server.port)
+        connection = start_install(server.port)
         wait_for(lambda: (tmp_path / "on").exists(), about="helm to run")
         server.kill()
         connection.close()
@@ -177,14 +185,14 @@ def test_a_change_that_a_killed_server_leaves_behind_can_report_that_it_failed(t
 
 
 @pytest.mark.parametrize(("dies_of_sigterm", "ends"), [(True, "done"), (False, "cut")])
-def test_a_stop_lets_a_rollback_finish_that_could_not_report_it_failed(
+def test_a_stop_lets_a_rollback_finish_that_sigterm_would_leave_pending(
     tmp_path: Path, dies_of_sigterm: bool, ends: str
 ) -> None:
     text = f"trap 'touch {tmp_path}/cut; exit 1' TERM; touch {tmp_path}/on; sleep 1 & wait; touch {tmp_path}/done\n"
 
     async def inside() -> None:
         children = Children()
-        settings = Settings(binary=script(tmp_path, text))
+        settings = Settings(binary=fake_helm(tmp_path, text))
         helm = Helm(settings, tmp_path / "data", children, "instance", {"PATH": os.environ["PATH"]})
         (tmp_path / "work").mkdir()
         bounds = Bounds(60, "timeout", TimedOut, lambda: None, dies_of_sigterm)
@@ -215,5 +223,5 @@ def test_a_stop_lets_a_rollback_finish_that_could_not_report_it_failed(
         ("Error: UPGRADE FAILED: etcdserver: leader changed", 502),
     ],
 )  # fmt: skip
-def test_failures_that_were_not_recorded(stderr: str, status: int) -> None:
+def test_constructed_failures_of_helm_have_their_status(stderr: str, status: int) -> None:
     assert STATUS[helm_errors.kind_of(stderr).problem] == status

@@ -14,22 +14,22 @@ from supervisor.http.dns import Policy
 
 
 @pytest.mark.parametrize("address", ["::ffff:0:127.0.0.1", "::ffff:0:a9fe:a9fe", "::ffff:0:0:0"])
-def test_an_address_translated_from_ipv4_is_judged_as_that(address: str) -> None:
+def test_an_ipv4_translated_address_is_checked_as_its_ipv4_address(address: str) -> None:
     assert Policy().refusal(address) is not None
 
 
-def test_one_of_a_public_machine_is_not_refused() -> None:
+def test_an_ipv4_translated_address_of_a_public_host_is_allowed() -> None:
     assert Policy().refusal("::ffff:0:8.8.8.8") is None
     assert Policy(block_private=True).refusal("::ffff:0:10.0.0.1") == "private"
 
 
 @pytest.mark.parametrize("url", ["http://a.example#@b.example/", "https://a.example/charts#", "http://a.example/#x"])
-def test_a_repository_that_shows_another_place_than_it_has_is_refused(url: str) -> None:
+def test_a_repository_url_with_a_fragment_is_refused(url: str) -> None:
     with pytest.raises(Invalid, match="fragment"):
         configured("a", url)
 
 
-def test_all_below_a_base_path_of_the_charts_alone_has_their_error_shape(tmp_path: Path) -> None:
+def test_errors_below_the_base_path_of_the_charts_are_problem_documents(tmp_path: Path) -> None:
     with running_server(tmp_path, svc={"rest": {"base-path": "/helm/v9"}}) as server:
         for path in ("/helm/v9/nothing", "/helm/v9/repos/a/b/c", "/charts/helm/v9/nothing"):
             answer = server.get(path)

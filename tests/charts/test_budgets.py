@@ -38,7 +38,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 40)}
     ],
     ids=["bomb", "deep", "loop", "many"],
 )
-def test_yaml_that_stands_for_too_much_is_refused(text: str, reason: str) -> None:
+def test_yaml_that_expands_beyond_its_limits_is_refused(text: str, reason: str) -> None:
     with pytest.raises(Invalid, match=reason):
         yaml_values.check(text, yaml.CBaseLoader, "x")
 
@@ -52,18 +52,18 @@ def test_yaml_that_stands_for_too_much_is_refused(text: str, reason: str) -> Non
         "",
     ],
 )
-def test_yaml_within_its_bounds_is_taken(text: str) -> None:
+def test_yaml_within_its_limits_is_accepted(text: str) -> None:
     yaml_values.check(text, yaml.BaseLoader, "x")
 
 
-def test_aliases_that_are_repeated_as_often_as_allowed_are_taken() -> None:
+def test_repeated_aliases_are_accepted_up_to_the_limit() -> None:
     yaml_values.check("a: &a [" + "1," * 50 + "]\nb: [" + "*a," * 19 + "]", yaml.CBaseLoader, "x")
     with pytest.raises(Invalid, match="expand"):
         yaml_values.check("a: &a [" + "1," * 50 + "]\nb: [" + "*a," * 60 + "]", yaml.CBaseLoader, "x")
 
 
 @pytest.mark.parametrize("name", ["Chart.yaml", "requirements.yaml"])
-def test_a_chart_with_such_metadata_is_refused_and_the_file_is_named(tmp_path: Path, name: str) -> None:
+def test_metadata_with_expanding_aliases_is_refused_with_its_file_name(tmp_path: Path, name: str) -> None:
     metadata = "apiVersion: v1\nname: demo\nversion: 1.0.0\n"
     files = {f"demo/{name}": BOMB.encode()} if name != "Chart.yaml" else {}
     head = metadata + (BOMB if name == "Chart.yaml" else "")
@@ -73,7 +73,7 @@ def test_a_chart_with_such_metadata_is_refused_and_the_file_is_named(tmp_path: P
         archive.check(file)
 
 
-def test_a_manifest_with_such_aliases_is_refused() -> None:
+def test_a_manifest_with_expanding_aliases_is_refused() -> None:
     with pytest.raises(ValueError, match="expand to too much"):
         resources.named(BOMB)
 
@@ -81,7 +81,7 @@ def test_a_manifest_with_such_aliases_is_refused() -> None:
 # Work
 
 
-def test_work_stops_at_its_deadline_and_when_it_is_cancelled() -> None:
+def test_a_checkpoint_raises_after_the_deadline_and_when_cancelled() -> None:
     deadline = Deadline(0, "over")
     with applied(deadline), pytest.raises(Unprocessable, match="over"):
         checkpoint()
@@ -94,7 +94,7 @@ def test_work_stops_at_its_deadline_and_when_it_is_cancelled() -> None:
     checkpoint()
 
 
-def test_a_bomb_of_gzip_stops_at_the_deadline(tmp_path: Path) -> None:
+def test_unpacking_a_gzip_bomb_stops_at_the_deadline(tmp_path: Path) -> None:
     file = tmp_path / "bomb.tgz"
     file.write_bytes(chart_servers.chart_archive()[:-8] + gzip.compress(bytes(50 * 1024**2)))
     file.write_bytes(gzip.compress(gzip.decompress(chart_servers.chart_archive()) + bytes(50 * 1024**2)))
@@ -103,7 +103,7 @@ def test_a_bomb_of_gzip_stops_at_the_deadline(tmp_path: Path) -> None:
     assert archive.check(file).name
 
 
-def in_loop(work: Callable[[], Awaitable[Any]]) -> Any:
+def run_in_loop(work: Callable[[], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         return await work()
 
@@ -123,10 +123,10 @@ def test_a_full_queue_refuses_more_work_and_other_executors_go_on() -> None:
         assert await workers.run(lambda: 1) == 1
         workers.close()
 
-    in_loop(work)
+    run_in_loop(work)
 
 
-def endless(stopped: threading.Event) -> None:
+def loop_until_stopped(stopped: threading.Event) -> None:
     try:
         while True:
             checkpoint()
@@ -135,15 +135,15 @@ def endless(stopped: threading.Event) -> None:
         stopped.set()
 
 
-def test_work_that_takes_too_long_is_refused_and_stops() -> None:
+def test_work_beyond_its_timeout_is_refused_and_stops() -> None:
     async def work() -> None:
         workers, stopped = Workers(WorkSettings(threads=1, timeout=Seconds(0.05))), threading.Event()
         with pytest.raises(Unprocessable, match=r"svc\.work\.timeout"):
-            await workers.run(endless, stopped)
+            await workers.run(loop_until_stopped, stopped)
         await asyncio.to_thread(workers._executor.submit(int).result)  # the only thread is free again
         workers.close()
 
-    in_loop(work)
+    run_in_loop(work)
 
 
 def test_the_steps_of_a_request_share_one_deadline() -> None:
@@ -160,14 +160,14 @@ def test_the_steps_of_a_request_share_one_deadline() -> None:
         await workers.run(time.sleep, 0.01)
         workers.close()
 
-    in_loop(work)
+    run_in_loop(work)
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
-def test_work_stops_when_the_client_leaves_or_the_server_stops(how: str) -> None:
+def test_work_stops_when_the_client_disconnects_or_the_server_stops(how: str) -> None:
     async def work() -> None:
         workers, stopped = Workers(WorkSettings(threads=1)), threading.Event()
-        task = asyncio.create_task(workers.run(endless, stopped))
+        task = asyncio.create_task(workers.run(loop_until_stopped, stopped))
         await asyncio.sleep(0)
         while not workers._executor._threads:
             await asyncio.sleep(0)
@@ -180,13 +180,13 @@ def test_work_stops_when_the_client_leaves_or_the_server_stops(how: str) -> None
         assert task.cancelled() or isinstance(task.exception(), Unprocessable)
         workers.close()
 
-    in_loop(work)
+    run_in_loop(work)
 
 
 # Slots
 
 
-class Crowd:
+class SlotCalls:
     """Calls that hold a slot until they are released, in the order in which they got it."""
 
     def __init__(self, **settings: Any) -> None:
@@ -223,79 +223,79 @@ class Crowd:
             await asyncio.sleep(0)
 
 
-def test_open_calls_leave_a_slot_for_a_change() -> None:
+def test_reads_leave_a_slot_for_a_change() -> None:
     async def work() -> None:
-        crowd = Crowd()
+        slot_calls = SlotCalls()
         for who in ("a", "b", "c", "d"):
-            await crowd.call(who)
-        assert crowd.running == ["a", "b"]
-        await crowd.call(None)
-        assert crowd.running == ["a", "b", None]
-        await crowd.call(None)
-        await crowd.end("a")
-        assert crowd.running == ["b", None, None]  # a change comes before those who waited longer
-        await crowd.end(None)
-        assert crowd.running == ["b", None, "c"]
+            await slot_calls.call(who)
+        assert slot_calls.running == ["a", "b"]
+        await slot_calls.call(None)
+        assert slot_calls.running == ["a", "b", None]
+        await slot_calls.call(None)
+        await slot_calls.end("a")
+        assert slot_calls.running == ["b", None, None]  # a change comes before those who waited longer
+        await slot_calls.end(None)
+        assert slot_calls.running == ["b", None, "c"]
 
-    in_loop(work)
+    run_in_loop(work)
 
 
-def test_a_caller_has_only_its_share_and_callers_take_turns() -> None:
+def test_slots_are_limited_per_caller_and_callers_alternate() -> None:
     async def work() -> None:
-        crowd = Crowd(max_concurrent=5, per_caller=2)
+        slot_calls = SlotCalls(max_concurrent=5, per_caller=2)
         for _ in range(6):
-            await crowd.call("a")
-        assert crowd.running == ["a", "a"]
-        await crowd.call("b")
-        await crowd.call("b")
-        await crowd.call("b")
-        await crowd.call("c")
-        assert crowd.running == ["a", "a", "b", "b"]
-        await crowd.end("a")
-        await crowd.end("a")
-        assert sorted(str(who) for who in crowd.running) == ["a", "b", "b", "c"]
+            await slot_calls.call("a")
+        assert slot_calls.running == ["a", "a"]
+        await slot_calls.call("b")
+        await slot_calls.call("b")
+        await slot_calls.call("b")
+        await slot_calls.call("c")
+        assert slot_calls.running == ["a", "a", "b", "b"]
+        await slot_calls.end("a")
+        await slot_calls.end("a")
+        assert sorted(str(who) for who in slot_calls.running) == ["a", "b", "b", "c"]
 
-    in_loop(work)
+    run_in_loop(work)
 
 
 @pytest.mark.parametrize("max_concurrent", [2, 3, 4, 8])
-def test_two_hundred_calls_of_one_address_delay_no_install_and_others_by_two_calls_at_most(max_concurrent: int) -> None:
+def test_200_calls_of_one_address_delay_no_install_and_others_by_two_calls(max_concurrent: int) -> None:
     async def work() -> None:
-        crowd = Crowd(max_concurrent=max_concurrent)
-        flood = [await crowd.call("flood") for _ in range(200)]
+        slot_calls = SlotCalls(max_concurrent=max_concurrent)
+        flood = [await slot_calls.call("flood") for _ in range(200)]
         throttled = [call for call in flood if call.done() and isinstance(call.exception(), Throttled)]
-        assert 200 - len(throttled) == len(crowd.running) + 8
-        await crowd.call(None)
-        assert crowd.running.count(None) == 1  # at once
-        await crowd.call("other")
+        assert 200 - len(throttled) == len(slot_calls.running) + 8
+        await slot_calls.call(None)
+        assert slot_calls.running.count(None) == 1  # at once
+        await slot_calls.call("other")
         ended = 0
-        while "other" not in crowd.running:
-            await crowd.end("flood")
+        while "other" not in slot_calls.running:
+            await slot_calls.end("flood")
             ended += 1
         assert ended <= 2
-        for call in crowd.tasks:
+        for call in slot_calls.tasks:
             call.cancel()
-        await crowd.settle()
+        await slot_calls.settle()
 
-    in_loop(work)
+    run_in_loop(work)
 
 
-def test_too_many_calls_of_one_caller_are_throttled_and_of_all_refused() -> None:
+def test_calls_beyond_the_queue_of_a_caller_are_429_and_of_all_callers_503() -> None:
     async def work() -> None:
-        crowd = Crowd(max_concurrent=2, queue_per_caller=2, queue=3)
+        slot_calls = SlotCalls(max_concurrent=2, queue_per_caller=2, queue=3)
         for who in ("a", "a", "a", "b"):
-            await crowd.call(who)
+            await slot_calls.call(who)
         with pytest.raises(Throttled, match="queue-per-caller"):
-            await (await crowd.call("a"))
+            await (await slot_calls.call("a"))
         with pytest.raises(Unavailable, match=r"svc\.helm\.queue"):
-            await (await crowd.call("c"))
-        await crowd.call(None)
-        assert crowd.running == ["a", None]
+            await (await slot_calls.call("c"))
+        await slot_calls.call(None)
+        assert slot_calls.running == ["a", None]
 
-    in_loop(work)
+    run_in_loop(work)
 
 
-def test_a_call_counts_for_its_caller_before_it_needs_helm() -> None:
+def test_a_call_counts_for_its_caller_before_it_waits_for_a_slot() -> None:
     async def work() -> None:
         slots_ = Slots(HelmSettings(max_concurrent=2, queue_per_caller=2))
 
@@ -311,36 +311,36 @@ def test_a_call_counts_for_its_caller_before_it_needs_helm() -> None:
             counted("b", stack)
         counted("a", stack)
 
-    in_loop(work)
+    run_in_loop(work)
 
 
-def test_calls_that_leave_while_a_slot_becomes_free_keep_no_slot() -> None:
+def test_calls_cancelled_while_a_slot_becomes_free_keep_no_slot() -> None:
     async def work() -> None:
-        crowd = Crowd(max_concurrent=2)
-        calls = [await crowd.call("a") for _ in range(4)]
+        slot_calls = SlotCalls(max_concurrent=2)
+        calls = [await slot_calls.call("a") for _ in range(4)]
         for call in calls[:3]:
             call.cancel()  # the one that runs and two that wait, in one round of the loop
-        await crowd.settle()
+        await slot_calls.settle()
         assert all(call.cancelled() for call in calls[:3])
-        assert crowd.running == ["a"]
-        await crowd.end("a")
-        await crowd.call("b")
-        assert crowd.running == ["b"]
+        assert slot_calls.running == ["a"]
+        await slot_calls.end("a")
+        await slot_calls.call("b")
+        assert slot_calls.running == ["b"]
 
-    in_loop(work)
+    run_in_loop(work)
 
 
-def test_a_call_that_leaves_the_queue_takes_no_slot_with_it() -> None:
+def test_a_cancelled_waiting_call_keeps_no_slot() -> None:
     async def work() -> None:
-        crowd = Crowd(max_concurrent=2)
-        await crowd.call("a")
-        waiting = [await crowd.call(who) for who in ("b", "c")]
+        slot_calls = SlotCalls(max_concurrent=2)
+        await slot_calls.call("a")
+        waiting = [await slot_calls.call(who) for who in ("b", "c")]
         waiting[0].cancel()
-        await crowd.settle()
-        await crowd.end("a")
-        assert crowd.running == ["c"]
-        await crowd.end("c")
-        late = Crowd(max_concurrent=2, lock_timeout=Seconds(0.01))
+        await slot_calls.settle()
+        await slot_calls.end("a")
+        assert slot_calls.running == ["c"]
+        await slot_calls.end("c")
+        late = SlotCalls(max_concurrent=2, lock_timeout=Seconds(0.01))
         await late.call("a")
         with pytest.raises(Unavailable, match=r"svc\.helm\.max-concurrent"):
             await (await late.call("b"))
@@ -348,4 +348,4 @@ def test_a_call_that_leaves_the_queue_takes_no_slot_with_it() -> None:
         await late.call("b")
         assert late.running == ["b"]
 
-    in_loop(work)
+    run_in_loop(work)

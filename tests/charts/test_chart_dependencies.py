@@ -33,7 +33,7 @@ def web() -> Iterator[WebServer]:
 
 
 @pytest.fixture(scope="module")
-def inside() -> Iterator[WebServer]:
+def forbidden() -> Iterator[WebServer]:
     with chart_servers.web_server() as one:
         yield one
 
@@ -67,7 +67,7 @@ def resolve(server: Server, web: WebServer, data: bytes) -> Answer:
     return post_json(server, "/dependencies/resolve", {"chartRef": f"{name}/demo"})
 
 
-def by_helm(folder: Path, web: WebServer, dependencies: list[dict[str, Any]], *options: str) -> Any:
+def lock_of_helm(folder: Path, web: WebServer, dependencies: list[dict[str, Any]], *options: str) -> Any:
     """What helm locks for a chart with these dependencies."""
     chart = folder / "demo"
     chart.mkdir()
@@ -105,17 +105,17 @@ CASES: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_lock_is_the_one_that_helm_writes(server: Server, web: WebServer, tmp_path: Path, name: str) -> None:
+def test_the_lock_equals_that_of_helm(server: Server, web: WebServer, tmp_path: Path, name: str) -> None:
     dependencies = [{**one, "repository": one["repository"].format(web.url)} for one in CASES[name]]
     answer = resolve(server, web, chart_servers.chart_archive(dependencies=dependencies))
     assert answer.status == 200, answer
-    own, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies)
+    own, theirs = yaml.safe_load(answer.text), lock_of_helm(tmp_path, web, dependencies)
     assert own["dependencies"] == theirs["dependencies"]
     assert own["digest"] == theirs["digest"]
     assert list(own) == list(theirs) == ["dependencies", "digest", "generated"]
 
 
-def test_the_lock_is_a_document_of_its_own_kind(server: Server, web: WebServer) -> None:
+def test_the_lock_is_sent_as_yaml(server: Server, web: WebServer) -> None:
     dependencies = [{"name": "database", "version": "1.x", "repository": f"{web.url}/a"}]
     answer = resolve(server, web, chart_servers.chart_archive(dependencies=dependencies))
     assert answer.headers.get_all("Content-Type") == ["text/yaml"]
@@ -125,7 +125,7 @@ def test_the_lock_is_a_document_of_its_own_kind(server: Server, web: WebServer) 
     assert re.search(r"^generated: ['\"]\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z['\"]$", answer.text, re.MULTILINE)
 
 
-def test_registries_are_queried_as_well(tmp_path: Path, web: WebServer, registry: str) -> None:
+def test_dependencies_in_registries_are_resolved(tmp_path: Path, web: WebServer, registry: str) -> None:
     dependencies = [
         {"name": "queue", "version": "1.x", "repository": f"oci://{registry}/charts"},
         {"name": "queue", "version": "1.0.0", "repository": f"oci://{registry}/charts", "alias": "old"},
@@ -133,19 +133,21 @@ def test_registries_are_queried_as_well(tmp_path: Path, web: WebServer, registry
     with running_server(tmp_path, svc={"security": FULL | {"allowed-hosts": [web.host_port, registry]}}) as server:
         answer = resolve(server, web, chart_servers.chart_archive(dependencies=dependencies))
     assert answer.status == 200, answer
-    own, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies, "--plain-http")
+    own, theirs = yaml.safe_load(answer.text), lock_of_helm(tmp_path, web, dependencies, "--plain-http")
     assert [one["version"] for one in own["dependencies"]] == ["1.1.0", "1.0.0"]
     assert (own["dependencies"], own["digest"]) == (theirs["dependencies"], theirs["digest"])
 
 
-def test_an_old_chart_has_them_in_a_file_of_its_own(server: Server, web: WebServer, tmp_path: Path) -> None:
+def test_dependencies_of_a_v1_chart_are_read_from_requirements_yaml(
+    server: Server, web: WebServer, tmp_path: Path
+) -> None:
     dependencies = [{"name": "database", "version": "1.x", "repository": f"{web.url}/a"}]
     text = yaml.safe_dump({"dependencies": dependencies})
     answer = resolve(server, web, chart_servers.chart_archive(apiVersion="v1", files={"requirements.yaml": text}))
-    assert yaml.safe_load(answer.text)["digest"] == by_helm(tmp_path, web, dependencies)["digest"]
+    assert yaml.safe_load(answer.text)["digest"] == lock_of_helm(tmp_path, web, dependencies)["digest"]
 
 
-def test_what_a_chart_brings_with_it_needs_no_repository(server: Server, web: WebServer, tmp_path: Path) -> None:
+def test_a_vendored_dependency_needs_no_repository(server: Server, web: WebServer, tmp_path: Path) -> None:
     dependencies = [{"name": "local", "version": ">=0.1.0", "repository": ""}]
     local = "apiVersion: v2\nname: local\nversion: 0.2.0\n"
     answer = resolve(
@@ -161,7 +163,7 @@ def test_what_a_chart_brings_with_it_needs_no_repository(server: Server, web: We
     assert (own["dependencies"], own["digest"]) == (theirs["dependencies"], theirs["digest"])
 
 
-def test_a_chart_without_any_has_an_empty_lock(server: Server, web: WebServer) -> None:
+def test_a_chart_without_dependencies_has_an_empty_lock(server: Server, web: WebServer) -> None:
     found = yaml.safe_load(resolve(server, web, chart_servers.chart_archive()).text)
     assert found["dependencies"] == []
     assert re.fullmatch("sha256:[0-9a-f]{64}", found["digest"])
@@ -187,17 +189,17 @@ def test_a_chart_without_any_has_an_empty_lock(server: Server, web: WebServer) -
         ({"version": "1.x", "repository": "{0}/nowhere"}, 400, "not a chart repository"),
     ],
 )
-def test_what_is_not_resolved(
-    server: Server, web: WebServer, inside: WebServer, dependency: dict[str, str], status: int, words: str
+def test_unresolvable_dependencies_are_reported(
+    server: Server, web: WebServer, forbidden: WebServer, dependency: dict[str, str], status: int, words: str
 ) -> None:
-    inside.serve(("database", "1.0.0", chart_servers.chart_archive("database", "1.0.0")))
-    result = {name: text.format(web.url, inside.url) for name, text in dependency.items()}
+    forbidden.serve(("database", "1.0.0", chart_servers.chart_archive("database", "1.0.0")))
+    result = {name: text.format(web.url, forbidden.url) for name, text in dependency.items()}
     answer = resolve(server, web, chart_servers.chart_archive(dependencies=[{"name": "database", **result}]))
     assert words in check_problem(answer, status, PATH, has_timestamp=True)["detail"]
-    assert inside.seen == []
+    assert forbidden.seen == []
 
 
-def test_an_index_that_is_requested_again_is_fetched_once(server: Server, web: WebServer) -> None:
+def test_an_index_that_is_not_added_is_fetched_once(server: Server, web: WebServer) -> None:
     web.pages["/once/index.yaml"] = index_file(index_entry("database", "1.0.0"))
     data = chart_servers.chart_archive(
         dependencies=[{"name": "database", "version": "1.x", "repository": f"{web.url}/once"}]
@@ -219,6 +221,8 @@ def test_an_index_that_is_requested_again_is_fetched_once(server: Server, web: W
         ({"chartRef": "nobody/database"}, 404, "nobody"),
     ],
 )
-def test_the_chart_itself_must_be_there(server: Server, body: dict[str, str], status: int, words: str) -> None:
+def test_resolving_dependencies_of_a_missing_chart_is_an_error(
+    server: Server, body: dict[str, str], status: int, words: str
+) -> None:
     result = check_problem(post_json(server, "/dependencies/resolve", body), status, PATH, has_timestamp=True)
     assert words in result["detail"]

@@ -15,7 +15,7 @@ from models.json_format import json_object
 
 
 @frozen
-class Ask:
+class ExampleRequest:
     name: str = path("who", refs.release)
     space: str = query("where", "default", check=refs.namespace)
     all: bool = query("everything", False)
@@ -31,18 +31,18 @@ class Ask:
 GOOD = {"chartRef": "a/b", "revision": 1}
 
 
-def request_for(fields: dict[str, Any], query: dict[str, str] | None = None, name: str = "r") -> Ask:
-    return read(Ask, {"name": name}, query or {}, fields)
+def request_for(fields: dict[str, Any], query: dict[str, str] | None = None, name: str = "r") -> ExampleRequest:
+    return read(ExampleRequest, {"name": name}, query or {}, fields)
 
 
-def fault(fields: dict[str, Any], query: dict[str, str] | None = None, name: str = "r") -> str:
+def error_message(fields: dict[str, Any], query: dict[str, str] | None = None, name: str = "r") -> str:
     with pytest.raises(Invalid) as refused:
         request_for(fields, query, name)
     return refused.value.message
 
 
-def test_what_is_absent_has_its_default() -> None:
-    assert request_for(GOOD) == Ask(name="r", chart_ref="a/b", revision=1)
+def test_absent_fields_have_their_defaults() -> None:
+    assert request_for(GOOD) == ExampleRequest(name="r", chart_ref="a/b", revision=1)
 
 
 def test_unknown_fields_are_ignored_and_null_is_absent() -> None:
@@ -51,17 +51,17 @@ def test_unknown_fields_are_ignored_and_null_is_absent() -> None:
     ) == request_for(GOOD)
 
 
-def test_names_are_camel_case_on_the_wire() -> None:
-    assert fault({"chart_ref": "a/b", "revision": 1}) == "chartRef is required"
+def test_field_names_are_camel_case_in_json() -> None:
+    assert error_message({"chart_ref": "a/b", "revision": 1}) == "chartRef is required"
 
 
 @pytest.mark.parametrize("blank", [None, "", "  ", "\t\n"])
 def test_a_blank_counts_as_missing(blank: str | None) -> None:
-    assert fault({**GOOD, "chartRef": blank}) == "chartRef is required"
+    assert error_message({**GOOD, "chartRef": blank}) == "chartRef is required"
 
 
-def test_all_that_is_missing_is_reported_at_once() -> None:
-    assert fault({}) == "chartRef is required; revision is required"
+def test_all_missing_fields_are_reported_at_once() -> None:
+    assert error_message({}) == "chartRef is required; revision is required"
 
 
 @pytest.mark.parametrize(
@@ -82,42 +82,44 @@ def test_all_that_is_missing_is_reported_at_once() -> None:
         ("mode", "C", "mode: 'C' is not one of A, B"),
     ],
 )
-def test_a_wrong_type_names_its_field(field: str, value: Any, words: str) -> None:
-    assert words in fault({**GOOD, field: value})
+def test_the_error_for_a_wrong_type_names_the_field(field: str, value: Any, words: str) -> None:
+    assert words in error_message({**GOOD, field: value})
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("", False)])
-def test_booleans_of_the_query_are_words(text: str, value: bool) -> None:
+def test_booleans_of_the_query_are_parsed(text: str, value: bool) -> None:
     assert request_for(GOOD, {"all": text}).all is value
 
 
 @pytest.mark.parametrize("text", ["1", "yes", "0", "truee"])
-def test_what_is_no_boolean_in_the_query_is_reported(text: str) -> None:
-    assert fault(GOOD, {"all": text}) == "all: must be true or false"
+def test_an_invalid_boolean_in_the_query_is_reported(text: str) -> None:
+    assert error_message(GOOD, {"all": text}) == "all: must be true or false"
 
 
-def test_a_field_may_come_with_the_query_as_well_and_the_body_wins() -> None:
+def test_the_body_takes_precedence_over_the_query() -> None:
     assert request_for(GOOD, {"owner": "query"}).owner == "query"
     assert request_for({**GOOD, "owner": " "}, {"owner": "query"}).owner == "query"
     assert request_for({**GOOD, "owner": "body"}, {"owner": "query"}).owner == "body"
 
 
 def test_names_are_checked_by_helms_rules() -> None:
-    assert "name: 'UPPER' is not a release name" in fault(GOOD, name="UPPER")
-    assert "space: 'a.b' is not a namespace" in fault(GOOD, {"space": "a.b"})
+    assert "name: 'UPPER' is not a release name" in error_message(GOOD, name="UPPER")
+    assert "space: 'a.b' is not a namespace" in error_message(GOOD, {"space": "a.b"})
 
 
-def test_arguments_of_a_tool_are_one_object() -> None:
+def test_arguments_of_a_tool_are_read_from_one_object() -> None:
     given = {**GOOD, "name": "r", "all": True, "space": "s"}
-    assert read_arguments(Ask, given) == Ask(name="r", chart_ref="a/b", revision=1, all=True, space="s")
+    assert read_arguments(ExampleRequest, given) == ExampleRequest(
+        name="r", chart_ref="a/b", revision=1, all=True, space="s"
+    )
     with pytest.raises(Invalid, match="all: must be true or false"):
-        read_arguments(Ask, {**given, "all": "true"})
+        read_arguments(ExampleRequest, {**given, "all": "true"})
     with pytest.raises(Invalid, match="space"):
-        read_arguments(Ask, {**given, "space": "a\0"})
+        read_arguments(ExampleRequest, {**given, "space": "a\0"})
 
 
-def test_each_input_describes_itself() -> None:
-    schemas = {one.json_name: one.schema() for one in inputs(Ask)}
+def test_each_input_has_a_json_schema() -> None:
+    schemas = {one.json_name: one.schema() for one in inputs(ExampleRequest)}
     assert schemas["revision"] == {
         "type": "integer", "description": "which", "minimum": 1, "maximum": 2**31 - 1, "format": "int32",
     }  # fmt: skip
@@ -127,7 +129,7 @@ def test_each_input_describes_itself() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"  \n", b"{}"])
-def test_nothing_is_an_empty_object(raw: bytes) -> None:
+def test_an_empty_body_is_an_empty_object(raw: bytes) -> None:
     assert json_object(raw) == {}
 
 
@@ -142,42 +144,42 @@ def test_nothing_is_an_empty_object(raw: bytes) -> None:
         (b'{"a\\u0000":1}', "must not contain"),
     ],
 )  # fmt: skip
-def test_what_is_no_object_is_reported(raw: bytes, words: str) -> None:
+def test_a_body_that_is_not_a_json_object_is_reported(raw: bytes, words: str) -> None:
     with pytest.raises(Invalid, match=words) as refused:
         json_object(raw)
     refused.value.message.encode()
 
 
 @pytest.mark.parametrize("pair", [r'{"a":"\ud83d\ude00"}', '{"a":"😀"}'])
-def test_a_whole_character_of_two_halves_is_one(pair: str) -> None:
+def test_a_surrogate_pair_is_decoded_as_one_character(pair: str) -> None:
     assert json_object(pair.encode()) == {"a": "😀"}
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", "a-b.c-d", "0", "a" * 53])
-def test_release_names_that_helm_takes(name: str) -> None:
+def test_release_names_that_helm_accepts_are_valid(name: str) -> None:
     refs.release(name)
 
 
 @pytest.mark.parametrize("name", ["A", "-a", "a-", "a.", ".a", "a..b", "a.-b", "a_b", "a/b", "a" * 54, "ä", "a\n"])
-def test_release_names_that_helm_refuses(name: str) -> None:
+def test_release_names_that_helm_refuses_are_invalid(name: str) -> None:
     with pytest.raises(ValidationError):
         refs.release(name)
 
 
 @pytest.mark.parametrize("name", ["a.b", "A", "-a", "a-", "a" * 64, "a b", "a\n"])
-def test_namespaces_that_are_none(name: str) -> None:
+def test_invalid_namespaces_are_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         refs.namespace(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/etc", "-a", ".a", "a b", "a" * 251, 'a"b', "a\n"])
-def test_names_that_no_new_chart_may_have(name: str) -> None:
+def test_invalid_names_of_new_charts_are_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         refs.new_chart(name)
 
 
 @pytest.mark.parametrize("file", ["/etc/passwd", "../x", "templates/../../x", "-x", "a,b", "a\\b", "a\nb", "x" * 501])
-def test_files_that_are_no_templates(file: str) -> None:
+def test_invalid_template_files_are_refused(file: str) -> None:
     with pytest.raises(ValidationError):
         refs.template_file(file)
 
@@ -185,13 +187,13 @@ def test_files_that_are_no_templates(file: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("owner", "x"), ("a b", "x"), ("a", "x y"), ("a", "-"), ("-", "x"), ("a/b/c", "x"), ("", "x")]
 )
-def test_labels_that_are_none(name: str, value: str) -> None:
+def test_invalid_labels_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValidationError):
         refs.label(name, value)
     refs.label("team.example.org/name", "x_1")
 
 
-def test_every_operation_can_be_described() -> None:
+def test_every_operation_has_a_summary_and_schemas() -> None:
     from handlers.charts.handler import OPERATIONS
 
     for one in OPERATIONS:

@@ -14,8 +14,8 @@ from handlers.charts.handler import OPERATIONS
 from handlers.http.permissions import chart_access
 from models.config.settings import AccessInterceptor, ChartSecurity, Config, Rest, Svc
 
-NOBODY = {"KUBECONFIG": "/nonexistent/config"}
-SEED = {
+NO_CLUSTER = {"KUBECONFIG": "/nonexistent/config"}
+REFERENCE = {
     "GET /releases", "GET /releases/{name}", "POST /releases", "POST /releases/upload", "PUT /releases/{name}",
     "POST /releases/{name}/upgrade/upload", "DELETE /releases/{name}", "GET /releases/{name}/history",
     "POST /releases/{name}/rollback", "POST /releases/{name}/test", "GET /releases/{name}/values",
@@ -27,12 +27,12 @@ SEED = {
     "POST /repos/pull", "POST /repos/update-all", "POST /repos/push", "GET /hub/search", "POST /dependencies/resolve",
 }  # fmt: skip
 ADDED = {"POST /charts/lint/upload"}
-GATED = {
+PROTECTED = {
     "POST /releases", "POST /releases/upload", "PUT /releases/{name}", "POST /releases/{name}/upgrade/upload",
     "DELETE /releases/{name}", "POST /releases/{name}/rollback", "POST /releases/{name}/test", "POST /repos",
     "DELETE /repos/{name}", "POST /repos/push",
 }  # fmt: skip
-ENDPOINTS = sorted(SEED | ADDED)
+ENDPOINTS = sorted(REFERENCE | ADDED)
 KEYS = {
     "none": {},
     "blank": {"X-API-Key": " "},
@@ -47,7 +47,7 @@ MODES = {
 }
 
 
-def address(endpoint: str) -> tuple[str, str]:
+def method_and_path(endpoint: str) -> tuple[str, str]:
     method, path = endpoint.split()
     return method, "/api/v1" + path.replace("{name}", "nobody").replace("{chart}", "none")
 
@@ -66,20 +66,20 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
         yield servers
 
 
-def test_the_table_has_the_thirty_five_endpoints_of_the_seed() -> None:
-    assert {f"{one.method} {one.path}" for one in OPERATIONS} == SEED | ADDED
-    assert {f"{one.method} {one.path}" for one in OPERATIONS if one.mutating} == GATED
+def test_the_table_has_the_endpoints_of_the_reference() -> None:
+    assert {f"{one.method} {one.path}" for one in OPERATIONS} == REFERENCE | ADDED
+    assert {f"{one.method} {one.path}" for one in OPERATIONS if one.mutating} == PROTECTED
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "FULL with a key"])
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_nothing_changes_while_changes_are_disabled(
+def test_changing_endpoints_are_403_while_changes_are_disabled(
     servers: dict[str, Server], mode: str, key: str, endpoint: str
 ) -> None:
-    method, path = address(endpoint)
+    method, path = method_and_path(endpoint)
     answer = servers[mode].ask(method, path, b"" if method in ("POST", "PUT") else None, KEYS[key])
-    if endpoint in GATED:
+    if endpoint in PROTECTED:
         assert "svc.security" in check_problem(answer, 403, path, has_timestamp=True)["detail"]
     else:
         assert answer.status not in (401, 403)
@@ -87,30 +87,30 @@ def test_nothing_changes_while_changes_are_disabled(
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_with_a_key_changes_need_it(servers: dict[str, Server], key: str, endpoint: str) -> None:
-    method, path = address(endpoint)
+def test_changing_endpoints_require_the_configured_api_key(servers: dict[str, Server], key: str, endpoint: str) -> None:
+    method, path = method_and_path(endpoint)
     answer = servers["FULL with a key"].ask(method, path, b"" if method in ("POST", "PUT") else None, KEYS[key])
-    if endpoint in GATED and key != "right":
+    if endpoint in PROTECTED and key != "right":
         assert "X-API-Key" in check_problem(answer, 401, path, has_timestamp=True)["detail"]
         assert answer.headers["WWW-Authenticate"]
     else:
         assert answer.status not in (401, 403)
 
 
-@pytest.mark.parametrize("endpoint", sorted(one for one in GATED if "/releases" in one))
-def test_what_is_gated_is_routed_without_a_cluster_as_well(servers: dict[str, Server], endpoint: str) -> None:
+@pytest.mark.parametrize("endpoint", sorted(one for one in PROTECTED if "/releases" in one))
+def test_protected_endpoints_are_404_without_a_cluster(servers: dict[str, Server], endpoint: str) -> None:
     """403, then 401, then 404; never 400 first."""
-    method, path = address(endpoint)
+    method, path = method_and_path(endpoint)
     answer = servers["FULL with a key"].ask(method, path, b"{", KEYS["right"])
     assert "no cluster" in check_problem(answer, 404, path, has_timestamp=True)["detail"]
 
 
 @pytest.mark.parametrize("path", ["/releases", "/releases/r", "/releases/r/history", "/releases/upload"])
-def test_without_a_cluster_reads_of_releases_are_not_there(servers: dict[str, Server], path: str) -> None:
+def test_reads_of_releases_are_404_without_a_cluster(servers: dict[str, Server], path: str) -> None:
     check_problem(servers["READ_ONLY"].get(f"/api/v1{path}"), 404, f"/api/v1{path}", has_timestamp=True)
 
 
-def test_the_gate_comes_before_the_body(servers: dict[str, Server]) -> None:
+def test_permissions_are_checked_before_the_body(servers: dict[str, Server]) -> None:
     large = b"x" * 2_000_000
     assert servers["READ_ONLY"].post("/api/v1/repos", large).status == 403
     assert servers["FULL with a key"].post("/api/v1/repos", large).status == 401
@@ -118,39 +118,39 @@ def test_the_gate_comes_before_the_body(servers: dict[str, Server]) -> None:
     assert servers["FULL with a key"].ask("POST", "/api/v1/repos", b"{}", KEYS["right"]).status == 400
 
 
-def test_a_dry_run_is_not_exempt(servers: dict[str, Server]) -> None:
+def test_a_dry_run_needs_the_permission_for_changes(servers: dict[str, Server]) -> None:
     requested = b'{"chartRef":"a/b","releaseName":"r","dryRun":true}'
     assert servers["READ_ONLY"].post("/api/v1/releases", requested).status == 403
 
 
-def test_the_route_comes_before_the_gate(servers: dict[str, Server]) -> None:
+def test_unknown_routes_are_404_or_405_before_permissions_are_checked(servers: dict[str, Server]) -> None:
     assert servers["READ_ONLY"].post("/api/v1/releases/r/nothing", b"{}").status == 404
     answer = servers["READ_ONLY"].ask("PUT", "/api/v1/repos/pull", b"{}")
     assert answer.status == 405
     assert answer.headers["Allow"] == "POST, DELETE, OPTIONS"
 
 
-def test_the_key_is_compared_as_bytes(serve: Serve) -> None:
+def test_the_api_key_is_compared_as_bytes(serve: Serve) -> None:
     server = serve(svc={"security": {"mode": "FULL", "api-key": "schlüssel"}})
     sent = {"X-API-Key": "schlüssel".encode().decode("latin-1")}
     assert server.ask("POST", "/api/v1/repos", b"{}", sent).status == 400
     assert server.ask("POST", "/api/v1/repos", b"{}", {"X-API-Key": "schl\xfcssel"}).status == 401
 
 
-def test_the_header_of_the_key_can_be_another(serve: Serve) -> None:
+def test_the_header_of_the_api_key_is_configurable(serve: Serve) -> None:
     server = serve(svc={"security": {**FULL["security"], "api-key-header": "X-Chart-Key"}})
     assert server.ask("POST", "/api/v1/repos", b"{}", KEYS["right"]).status == 401
     assert server.ask("POST", "/api/v1/repos", b"{}", {"x-chart-key": "open sesame"}).status == 400
 
 
-def test_a_disabled_key_check_admits_loopback_and_no_anonymous_caller_from_beyond(serve: Serve) -> None:
+def test_a_disabled_key_check_allows_anonymous_callers_on_loopback_only(serve: Serve) -> None:
     server = serve(svc={"rest": {"access-interceptor": {"enabled": "false"}}})
     assert server.post("/api/v1/repos", b"{}").status == 400
     assert server.ask("POST", "/api/v1/repos", b"{}", {"X-Forwarded-For": "10.1.1.1"}).status == 401
     assert "the API key check of the charts is disabled" in server.log.read_text()
 
 
-def test_in_closed_mode_the_key_reads_charts(serve: Serve) -> None:
+def test_in_closed_mode_the_api_key_allows_reads_of_charts(serve: Serve) -> None:
     server = serve(svc=FULL, tracker={"security": {"open-mode": "false"}})
     assert server.get("/api/v1/repos").status == 401
     assert server.ask("GET", "/api/v1/repos", None, KEYS["wrong"]).status == 401
@@ -158,7 +158,7 @@ def test_in_closed_mode_the_key_reads_charts(serve: Serve) -> None:
     assert server.ask("GET", "/api/v1/processes", None, KEYS["right"]).status == 401
 
 
-def test_the_log_reports_the_mode_and_never_the_key(servers: dict[str, Server]) -> None:
+def test_the_log_has_the_mode_without_the_api_key(servers: dict[str, Server]) -> None:
     result = {mode: server.log.read_text() for mode, server in servers.items()}
     assert "READ_ONLY" in result["READ_ONLY"]
     assert "svc.security.api-key" in result["FULL without a key"]
@@ -183,7 +183,7 @@ def test_each_mode_has_its_log_line(security: ChartSecurity, enabled: bool, resu
 # The base path
 
 
-def test_a_base_path_moves_every_chart_group_and_nothing_else(serve: Serve) -> None:
+def test_a_base_path_moves_the_chart_endpoints_only(serve: Serve) -> None:
     server = serve(svc={"rest": {"base-path": "/helm/v2"}})
     for base in ("", "/charts"):
         assert server.get(f"{base}/helm/v2/repos").status == 200
@@ -198,7 +198,7 @@ def test_a_base_path_moves_every_chart_group_and_nothing_else(serve: Serve) -> N
     assert server.get("/api/v1/processes").status == 200
 
 
-def test_readyz_reports_which_groups_are_on(servers: dict[str, Server], tmp_path: Path) -> None:
+def test_readyz_reports_the_enabled_endpoint_groups(servers: dict[str, Server], tmp_path: Path) -> None:
     result = servers["READ_ONLY"].get("/readyz").json["charts"]
     assert result["releases"] is False
     assert result["repositories"] is result["hub"] is result["dependencies"] is result["charts"] is True
@@ -207,7 +207,7 @@ def test_readyz_reports_which_groups_are_on(servers: dict[str, Server], tmp_path
 # What a host application may do
 
 
-def test_a_host_application_may_replace_a_group_and_choose_the_cluster(tmp_path: Path) -> None:
+def test_a_host_application_can_replace_a_group_and_choose_the_cluster(tmp_path: Path) -> None:
     """In a process of its own: this is what `run.py` does, with two additions."""
     import subprocess
     import sys

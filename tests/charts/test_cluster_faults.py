@@ -22,30 +22,30 @@ from supervisor.charts.kube.cluster import DENIED, METADATA_LIST, Cluster
 from supervisor.charts.kube.releases import Native
 from supervisor.single_flight import SingleFlight
 
-Answering = Callable[[str, dict[str, list[str]], str], tuple[int, bytes] | None]
+Respond = Callable[[str, dict[str, list[str]], str], tuple[int, bytes] | None]
 """From path, query and Accept to status and body; `None` closes the connection without a word."""
 
 
-class Fake:
+class FakeApiServer:
     """Answers as it is told to, and counts."""
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, respond: Respond) -> None:
         self.paths: list[str] = []
         self.connections = 0
-        fake = self
+        fake_server = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             wbufsize = -1
 
             def setup(self) -> None:
-                fake.connections += 1
+                fake_server.connections += 1
                 super().setup()
 
             def do_GET(self) -> None:
-                fake.paths.append(self.path)
+                fake_server.paths.append(self.path)
                 parts = urlsplit(self.path)
-                answer = answering(parts.path, parse_qs(parts.query), self.headers["Accept"])
+                answer = respond(parts.path, parse_qs(parts.query), self.headers["Accept"])
                 if answer is None:
                     self.close_connection = True
                     return
@@ -62,8 +62,8 @@ class Fake:
 
 
 @contextlib.contextmanager
-def fake(answering: Answering) -> Iterator[Fake]:
-    one = Fake(answering)
+def fake_server(respond: Respond) -> Iterator[FakeApiServer]:
+    one = FakeApiServer(respond)
     thread = threading.Thread(target=one.server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -90,9 +90,9 @@ def json_response(what: Any, status: int = 200) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 409, 429, 500, 503, 301, 204])
-def test_the_message_of_a_refusal_by_the_cluster_reaches_no_caller(status: int) -> None:
+def test_the_body_of_an_error_of_the_cluster_is_not_shown(status: int) -> None:
     with (
-        fake(lambda *_: (status, b"" if status == 204 else b"a secret of the cluster")) as api,
+        fake_server(lambda *_: (status, b"" if status == 204 else b"a secret of the cluster")) as api,
         pytest.raises(Upstream) as failure,
     ):
         run(api.access, lambda cluster: cluster.get("/api/v1/x"))
@@ -102,18 +102,18 @@ def test_the_message_of_a_refusal_by_the_cluster_reaches_no_caller(status: int) 
 
 
 @pytest.mark.parametrize("body", [b"", b"no json", b"\xff", b"[" * 100_000, b"{" * 100_000])
-def test_an_answer_that_is_no_json_is_its_failure(body: bytes) -> None:
-    with fake(lambda *_: (200, body)) as api, pytest.raises(Upstream, match="JSON"):
+def test_a_response_that_is_not_json_is_an_upstream_error(body: bytes) -> None:
+    with fake_server(lambda *_: (200, body)) as api, pytest.raises(Upstream, match="JSON"):
         run(api.access, lambda cluster: cluster.get("/x"))
 
 
-def test_what_is_not_there_is_nothing() -> None:
-    with fake(lambda *_: json_response({}, 404)) as api:
+def test_a_404_of_the_cluster_is_none() -> None:
+    with fake_server(lambda *_: json_response({}, 404)) as api:
         assert run(api.access, lambda cluster: cluster.get("/x")) is None
 
 
-def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_is_replaced() -> None:
-    with fake(lambda path, *_: None if path == "/close" else json_response({"path": path})) as api:
+def test_connections_are_reused_and_closed_ones_replaced() -> None:
+    with fake_server(lambda path, *_: None if path == "/close" else json_response({"path": path})) as api:
 
         async def send_request(cluster: Cluster) -> None:
             for _ in range(5):
@@ -127,9 +127,9 @@ def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_is_replaced() ->
         assert api.connections <= 4
 
 
-def test_an_answer_larger_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_above_the_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MAX_RESPONSE_BYTES", 1000)
-    with fake(lambda *_: json_response("x" * 1000)) as api, pytest.raises(Upstream):
+    with fake_server(lambda *_: json_response("x" * 1000)) as api, pytest.raises(Upstream):
         run(api.access, lambda cluster: cluster.get("/x"))
 
 
@@ -138,7 +138,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @contextlib.contextmanager
-def saying(answer: bytes) -> Iterator[Access]:
+def raw_response_server(answer: bytes) -> Iterator[Access]:
     """Somebody who says just this to each request, and then no more."""
     over = threading.Event()
 
@@ -171,8 +171,8 @@ def saying(answer: bytes) -> Iterator[Access]:
         b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + HEAD + b"Content-Length: 2\r\n\r\n{}",
     ],
 )
-def test_all_ways_in_which_an_answer_may_come(answer: bytes) -> None:
-    with saying(answer) as access:
+def test_every_valid_framing_of_a_response_is_read(answer: bytes) -> None:
+    with raw_response_server(answer) as access:
         assert run(access, lambda cluster: cluster.get("/x")) == {}
 
 
@@ -187,12 +187,12 @@ def test_all_ways_in_which_an_answer_may_come(answer: bytes) -> None:
     ],
     ids=range(15),
 )  # fmt: skip
-def test_an_answer_that_is_none(answer: bytes) -> None:
-    with saying(answer) as access, pytest.raises(Upstream, match="closed the connection"):
+def test_a_malformed_response_is_an_upstream_error(answer: bytes) -> None:
+    with raw_response_server(answer) as access, pytest.raises(Upstream, match="closed the connection"):
         run(access, lambda cluster: cluster.get("/x"))
 
 
-def test_no_program_listens() -> None:
+def test_a_refused_connection_is_an_upstream_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(Upstream, match="cannot be reached"):
@@ -200,7 +200,7 @@ def test_no_program_listens() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_program_listens_and_reports_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_respond_is_a_timeout(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "CONNECT_SECONDS", 0.1)
     monkeypatch.setattr(client, "RESPONSE_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -210,8 +210,8 @@ def test_a_program_listens_and_reports_nothing(scheme: str, monkeypatch: pytest.
             run(access, lambda cluster: cluster.get("/x"))
 
 
-def test_a_program_speaks_no_tls() -> None:
-    with fake(lambda *_: json_response({})) as api, pytest.raises(Upstream):
+def test_a_server_without_tls_is_an_upstream_error() -> None:
+    with fake_server(lambda *_: json_response({})) as api, pytest.raises(Upstream):
         run(Access("https", "127.0.0.1", api.access.port, ""), lambda cluster: cluster.get("/x"))
 
 
@@ -224,13 +224,13 @@ def test_a_program_speaks_no_tls() -> None:
         {"token": Blob(data="tokén".encode())},
     ],
 )
-def test_credentials_that_are_none_are_reported_without_showing_them(blobs: dict[str, Blob]) -> None:
+def test_unreadable_credentials_are_reported_without_their_content(blobs: dict[str, Blob]) -> None:
     with pytest.raises(Upstream, match="credentials cannot be read"):
         run(Access("https", "127.0.0.1", 1, "", **blobs), lambda cluster: cluster.get("/x"))  # type: ignore[arg-type]
 
 
-def test_more_at_once_than_connections_wait_for_one() -> None:
-    with fake(lambda path, *_: json_response({"path": path})) as api:
+def test_requests_beyond_the_connection_limit_wait() -> None:
+    with fake_server(lambda path, *_: json_response({"path": path})) as api:
 
         async def send_request(cluster: Cluster) -> list[Any]:
             return await asyncio.gather(*(cluster.get(f"/{index}") for index in range(100)))
@@ -239,8 +239,8 @@ def test_more_at_once_than_connections_wait_for_one() -> None:
         assert api.connections <= 8
 
 
-def test_a_prefix_comes_before_every_path() -> None:
-    with fake(lambda path, *_: json_response({"path": path})) as api:
+def test_the_path_prefix_of_the_server_is_part_of_every_request() -> None:
+    with fake_server(lambda path, *_: json_response({"path": path})) as api:
         access = Access("http", "127.0.0.1", api.access.port, "/k8s/clusters/one")
         assert run(access, lambda cluster: cluster.get("/api")) == {"path": "/k8s/clusters/one/api"}
 
@@ -254,24 +254,24 @@ def page(items: list[dict[str, Any]], following: str = "") -> tuple[int, bytes]:
 
 def test_a_list_is_read_page_by_page() -> None:
     pages = {"": page([{"a": 1}], "two"), "two": page([{"a": 2}], "three"), "three": page([{"a": 3}])}
-    with fake(lambda _, query, __: pages[query.get("continue", [""])[0]]) as api:
+    with fake_server(lambda _, query, __: pages[query.get("continue", [""])[0]]) as api:
         found = run(api.access, lambda cluster: cluster.metadata("/list", "owner=helm"))
     assert found == [{"a": 1}, {"a": 2}, {"a": 3}]
     assert all("labelSelector=owner%3Dhelm" in path for path in api.paths)
 
 
-def test_a_list_that_the_cluster_forgets_is_begun_anew_once() -> None:
+def test_an_expired_list_is_restarted_once() -> None:
     answers = [page([{"a": 1}], "two"), json_response({}, 410), page([{"a": 2}])]
-    with fake(lambda *_: answers.pop(0)) as api:
+    with fake_server(lambda *_: answers.pop(0)) as api:
         assert run(api.access, lambda cluster: cluster.metadata("/list", "x=y")) == [{"a": 2}]
-    with fake(lambda *_: json_response({}, 410)) as api, pytest.raises(Upstream, match="expired"):
+    with fake_server(lambda *_: json_response({}, 410)) as api, pytest.raises(Upstream, match="expired"):
         run(api.access, lambda cluster: cluster.metadata("/list", "x=y"))
 
 
 # Releases
 
 
-def held(*releases: dict[str, Any], cached: int | None = None) -> Answering:
+def release_responses(*releases: dict[str, Any], cached: int | None = None) -> Respond:
     """An API server that has these, and of which the memory has only the first few."""
     there = {one["metadata"]["name"]: one for one in map(release_secret, releases)}
     for index, (name, one) in enumerate(there.items()):
@@ -291,10 +291,10 @@ def held(*releases: dict[str, Any], cached: int | None = None) -> Answering:
     return answer
 
 
-def test_an_outdated_cache_misleads_no_caller() -> None:
+def test_releases_are_current_although_the_cache_of_the_cluster_is_stale() -> None:
     revisions = [made_release("a", "n", number) for number in range(1, 6)]
     for behind in range(6):
-        with fake(held(*revisions, cached=behind)) as api:
+        with fake_server(release_responses(*revisions, cached=behind)) as api:
 
             async def send_request(cluster: Cluster) -> None:
                 native = Native(cluster)
@@ -306,7 +306,7 @@ def test_an_outdated_cache_misleads_no_caller() -> None:
 
 
 def test_a_listing_reads_each_release_once() -> None:
-    with fake(held(*(made_release(f"r{index:02}", "n") for index in range(50)))) as api:
+    with fake_server(release_responses(*(made_release(f"r{index:02}", "n") for index in range(50)))) as api:
 
         async def send_request(cluster: Cluster) -> None:
             native = Native(cluster)
@@ -319,33 +319,33 @@ def test_a_listing_reads_each_release_once() -> None:
         run(api.access, send_request)
 
 
-def test_more_revisions_than_are_requested_by_name() -> None:
-    with fake(held(*(made_release("a", "n", number) for number in range(1, 61)))) as api:
+def test_a_long_history_is_read_completely() -> None:
+    with fake_server(release_responses(*(made_release("a", "n", number) for number in range(1, 61)))) as api:
         rows = run(api.access, lambda cluster: Native(cluster).history("n", "a"))
     assert [row.revision for row in rows] == list(range(60, 0, -1))
 
 
-def test_no_release_is_not_found() -> None:
-    with fake(held()) as api:
+def test_reads_of_a_missing_release_raise_not_found() -> None:
+    with fake_server(release_responses()) as api:
         for method in ("stored", "history", "all_values", "resources"):
             with pytest.raises(NotFound):
                 run(api.access, lambda cluster, method=method: getattr(Native(cluster), method)("n", "a"))  # type: ignore[misc]
         assert run(api.access, lambda cluster: Native(cluster).rows("n")) == []
 
 
-def test_a_manifest_beyond_the_bounds_of_yaml_is_reported() -> None:
+def test_a_manifest_beyond_the_yaml_limits_is_reported() -> None:
     with (
-        fake(held(made_release("a", "n", manifest="[" * 501))) as api,
+        fake_server(release_responses(made_release("a", "n", manifest="[" * 501))) as api,
         pytest.raises(Upstream, match="more than 500 deep"),
     ):
         run(api.access, lambda cluster: Native(cluster).resources("n", "a"))
 
 
-def test_one_object_that_we_may_not_see_does_not_hide_the_others() -> None:
+def test_a_forbidden_object_does_not_hide_the_others() -> None:
     manifest = "---\n".join(
         f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n" for kind in ("Secret", "Pod", "Node")
     )
-    releases = held(made_release("a", "n", manifest=manifest))
+    releases = release_responses(made_release("a", "n", manifest=manifest))
     kinds = [
         {"kind": "Secret", "name": "secrets", "namespaced": True},
         {"kind": "Pod", "name": "pods", "namespaced": True},
@@ -362,7 +362,7 @@ def test_one_object_that_we_may_not_see_does_not_hide_the_others() -> None:
             return json_response({"kind": "Any", "status": {"phase": "Succeeded"}})
         return releases(path, query, accept)
 
-    with fake(answer) as api:
+    with fake_server(answer) as api:
         found = run(api.access, lambda cluster: Native(cluster).resources("n", "a"))
     assert [(one.kind, one.namespace) for one in found] == [("Secret", "n"), ("Pod", "n"), ("Node", None)]
     assert found[0].ready is False
@@ -373,9 +373,9 @@ def test_one_object_that_we_may_not_see_does_not_hide_the_others() -> None:
 # Sharing
 
 
-def test_every_later_caller_waits_for_the_next_answer() -> None:
+def test_later_callers_share_the_next_flight() -> None:
     async def main() -> None:
-        together: SingleFlight[int] = SingleFlight()
+        single_flight: SingleFlight[int] = SingleFlight()
         begun, go = [0], asyncio.Event()
 
         async def work() -> int:
@@ -384,24 +384,24 @@ def test_every_later_caller_waits_for_the_next_answer() -> None:
             await go.wait()
             return mine
 
-        first = [asyncio.create_task(together.run("k", work)) for _ in range(10)]
+        first = [asyncio.create_task(single_flight.run("k", work)) for _ in range(10)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        other = asyncio.create_task(together.run("other", work))
+        other = asyncio.create_task(single_flight.run("other", work))
         await asyncio.sleep(0)
         first[1].cancel()
         go.set()
         answers = [await task for task in first if task is not first[1]]
         assert answers == [1, *[3] * 8]
         assert await other == 2
-        assert await together.run("k", work) == 4
+        assert await single_flight.run("k", work) == 4
 
     asyncio.run(main())
 
 
-def test_a_failure_is_reported_to_all_who_share_it_and_to_no_caller_after() -> None:
+def test_a_failure_is_raised_to_all_sharing_callers_only() -> None:
     async def main() -> None:
-        together: SingleFlight[int] = SingleFlight()
+        single_flight: SingleFlight[int] = SingleFlight()
 
         async def fail() -> int:
             await asyncio.sleep(0)
@@ -410,16 +410,16 @@ def test_a_failure_is_reported_to_all_who_share_it_and_to_no_caller_after() -> N
         async def good() -> int:
             return 1
 
-        crowd = [asyncio.create_task(together.run("k", fail)) for _ in range(3)]
-        assert [type(one) for one in await asyncio.gather(*crowd, return_exceptions=True)] == [Upstream] * 3
-        assert await together.run("k", good) == 1
+        callers = [asyncio.create_task(single_flight.run("k", fail)) for _ in range(3)]
+        assert [type(one) for one in await asyncio.gather(*callers, return_exceptions=True)] == [Upstream] * 3
+        assert await single_flight.run("k", good) == 1
 
     asyncio.run(main())
 
 
-def test_an_endless_crowd_finds_no_gap_between_two_answers() -> None:
+def test_flights_of_one_key_never_overlap() -> None:
     async def main() -> None:
-        together: SingleFlight[int] = SingleFlight()
+        single_flight: SingleFlight[int] = SingleFlight()
         running, most = 0, 0
 
         async def work() -> int:
@@ -433,7 +433,7 @@ def test_an_endless_crowd_finds_no_gap_between_two_answers() -> None:
         async def one(index: int) -> None:
             for _ in range(index % 7):
                 await asyncio.sleep(0)
-            assert await together.run("k", work) == 1
+            assert await single_flight.run("k", work) == 1
 
         for _ in range(30):
             await asyncio.gather(*(one(index) for index in range(50)))

@@ -16,7 +16,7 @@ from small_charts import FULL, HELMS, KEY, MAP, chart_archive, helm_path, post_c
 
 API = "/api/v1"
 CHART = chart_archive(values="colour: red\n", templates__map=MAP)
-IMPATIENT = f"""
+SHORT_TIMEOUTS = f"""
 import runpy, sys
 sys.path.insert(0, {str(ROOT)!r})
 from supervisor.charts.helm import changes, runner
@@ -29,7 +29,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """Runs a server that waits for a cluster only briefly. A stalled request gets the same answer, sooner."""
 
 
-class Place:
+class HelmServer:
     """A server with one of the helms; its kubeconfig leads through a proxy. Each has a release `kept`."""
 
     def __init__(self, server: Server, namespace: str) -> None:
@@ -47,38 +47,46 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def both(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RequestProxy, StreamProxy]]:
+def both_proxies(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RequestProxy, StreamProxy]]:
     with proxies(cluster, tmp_path_factory.mktemp("proxies")) as running:
         yield running
 
 
-def place(folder: Path, cluster: Cluster, program: str, kubeconfig: Path, *command: str) -> Iterator[Place]:
+def running_helm_server(
+    folder: Path, cluster: Cluster, program: str, kubeconfig: Path, *command: str
+) -> Iterator[HelmServer]:
     svc = {**FULL, "helm": {"binary": helm_path(program)}, "kube": {"kubeconfig": str(kubeconfig)}}
     server = Server(folder, {"svc": svc}, {}, list(command)).start()
-    running = Place(server, cluster.namespace())
+    running = HelmServer(server, cluster.namespace())
     assert running.install("kept").status == 201
     yield running
     server.close()
 
 
 @pytest.fixture(scope="module", params=HELMS)
-def by_request(
-    request: pytest.FixtureRequest, cluster: Cluster, both: tuple[RequestProxy, StreamProxy],
+def behind_request_proxy(
+    request: pytest.FixtureRequest, cluster: Cluster, both_proxies: tuple[RequestProxy, StreamProxy],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Place]:  # fmt: skip
+) -> Iterator[HelmServer]:  # fmt: skip
     folder = tmp_path_factory.mktemp(request.param)
-    yield from place(folder, cluster, request.param, both[0].kubeconfig, sys.executable, "-c", IMPATIENT)
+    yield from running_helm_server(
+        folder, cluster, request.param, both_proxies[0].kubeconfig, sys.executable, "-c", SHORT_TIMEOUTS
+    )
 
 
 @pytest.fixture(scope="module", params=HELMS)
-def by_stream(
-    request: pytest.FixtureRequest, cluster: Cluster, both: tuple[RequestProxy, StreamProxy],
+def behind_stream_proxy(
+    request: pytest.FixtureRequest, cluster: Cluster, both_proxies: tuple[RequestProxy, StreamProxy],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Place]:  # fmt: skip
-    yield from place(tmp_path_factory.mktemp(request.param), cluster, request.param, both[1].kubeconfig)
+) -> Iterator[HelmServer]:  # fmt: skip
+    yield from running_helm_server(
+        tmp_path_factory.mktemp(request.param), cluster, request.param, both_proxies[1].kubeconfig
+    )
 
 
-def checked(answer: Answer, port: int, expected: Sequence[tuple[int, str]]) -> str:
+def check_detail(answer: Answer, port: int, expected: Sequence[tuple[int, str]]) -> str:
     """The detail of a problem with one of these statuses and codes, in which no address is."""
     path = answer.json["instance"]
     body = check_problem(answer, answer.status, path, has_timestamp=True)
@@ -93,7 +101,7 @@ UNCERTAIN = "the change may have been applied"
 
 
 @contextlib.contextmanager
-def chosen(proxy: RequestProxy, choose: Choose) -> Iterator[Callable[[], bool]]:
+def injected_fault(proxy: RequestProxy, choose: Choose) -> Iterator[Callable[[], bool]]:
     """Meanwhile the proxy does this, at least once. Yields whether it has."""
     before, proxy.choose = proxy.faults, choose
     try:
@@ -103,26 +111,28 @@ def chosen(proxy: RequestProxy, choose: Choose) -> Iterator[Callable[[], bool]]:
     assert proxy.faults > before
 
 
-@pytest.mark.parametrize("by_request", HELMS[:1], indirect=True)
+@pytest.mark.parametrize("behind_request_proxy", HELMS[:1], indirect=True)
 @pytest.mark.parametrize("action", EXPECTED)
-def test_a_read_by_a_cluster_at_fault(by_request: Place, both: tuple[RequestProxy, StreamProxy], action: str) -> None:
-    with chosen(both[0], lambda *_: action):
+def test_reads_report_the_faults_of_the_cluster(
+    behind_request_proxy: HelmServer, both_proxies: tuple[RequestProxy, StreamProxy], action: str
+) -> None:
+    with injected_fault(both_proxies[0], lambda *_: action):
         for path in ("", "/kept", "/kept/history", "/kept/resources"):
-            answer = by_request.read(path)
-            checked(answer, both[0].port, EXPECTED[action])
+            answer = behind_request_proxy.read(path)
+            check_detail(answer, both_proxies[0].port, EXPECTED[action])
             assert (answer.headers.get("Retry-After") == "5") is (action == BUSY)
-    assert by_request.read("/kept").status == 200
+    assert behind_request_proxy.read("/kept").status == 200
 
 
-def everything(method: str, path: str) -> bool:
+def any_request(method: str, path: str) -> bool:
     return True
 
 
-def objects(method: str, path: str) -> bool:
+def object_change(method: str, path: str) -> bool:
     return "configmaps" in path and method != "GET"
 
 
-def own_record(method: str, path: str) -> bool:
+def release_record(method: str, path: str) -> bool:
     return "secrets" in path and method in ("POST", "PUT")
 
 
@@ -131,32 +141,37 @@ def discovery(method: str, path: str) -> bool:
 
 
 CHANGES: list[tuple[str, Callable[[str, str], bool]]] = [
-    (HALF, everything), (BUSY, everything), (STALL, everything), (HALF, discovery), (CUT, objects), (BUSY, objects),
-    (CUT, own_record), (BUSY, own_record), (STALL, objects),
+    (HALF, any_request), (BUSY, any_request), (STALL, any_request), (HALF, discovery), (CUT, object_change),
+    (BUSY, object_change), (CUT, release_record), (BUSY, release_record), (STALL, object_change),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("action", "where"), CHANGES, ids=[f"{action}-{where.__name__}" for action, where in CHANGES])
-def test_a_change_by_a_cluster_at_fault(
-    by_request: Place, both: tuple[RequestProxy, StreamProxy], action: str, where: Callable[[str, str], bool]
+def test_changes_report_the_faults_of_the_cluster(
+    behind_request_proxy: HelmServer,
+    both_proxies: tuple[RequestProxy, StreamProxy],
+    action: str,
+    where: Callable[[str, str], bool],
 ) -> None:
     name = f"{action}-{where.__name__}".replace("_", "-")
-    with chosen(both[0], lambda method, path: action if where(method, path) else PASS) as has_met:
-        answer = by_request.install(name, 1 if action == STALL else 60)
+    with injected_fault(both_proxies[0], lambda method, path: action if where(method, path) else PASS) as has_met:
+        answer = behind_request_proxy.install(name, 1 if action == STALL else 60)
         if not has_met():  # on a busy machine helm gets nowhere in a second
-            answer = by_request.install(f"{name}-again", 25)
-    detail = checked(answer, both[0].port, EXPECTED[action])
-    assert (UNCERTAIN in detail) or where in (everything, discovery)
-    assert by_request.read("/kept").status == 200
+            answer = behind_request_proxy.install(f"{name}-again", 25)
+    detail = check_detail(answer, both_proxies[0].port, EXPECTED[action])
+    assert (UNCERTAIN in detail) or where in (any_request, discovery)
+    assert behind_request_proxy.read("/kept").status == 200
 
 
 @pytest.mark.parametrize("limit", [2000, 4000, 6000, 10000])
-def test_a_change_whose_streams_are_cut(by_stream: Place, both: tuple[RequestProxy, StreamProxy], limit: int) -> None:
+def test_an_install_over_cut_streams_succeeds_or_reports_a_lost_connection(
+    behind_stream_proxy: HelmServer, both_proxies: tuple[RequestProxy, StreamProxy], limit: int
+) -> None:
     """Each connection ends after so many bytes of TLS, so in its middle; helm speaks HTTP/2."""
-    proxy = both[1]
+    proxy = both_proxies[1]
     cuts, proxy.limit = proxy.cuts, limit
-    answer = by_stream.install(f"cut-{limit}")
+    answer = behind_stream_proxy.install(f"cut-{limit}")
     proxy.limit = None
     assert proxy.cuts > cuts
     if answer.status != 201:  # helm may have repeated what was cut
-        checked(answer, proxy.port, LOST)
+        check_detail(answer, proxy.port, LOST)

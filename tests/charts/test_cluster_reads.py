@@ -59,7 +59,7 @@ class Helm:
         return json.loads(self(*arguments, "-o", "json"))
 
 
-def base(folder: Path, kubeconfig: Path | None, environ: dict[str, str] | None = None) -> Server:
+def new_server(folder: Path, kubeconfig: Path | None, environ: dict[str, str] | None = None) -> Server:
     """A server on a cluster, or on none."""
     helm = {"helm": {"binary": str(ROOT / ".tools" / "helm")}} if (ROOT / ".tools" / "helm").exists() else {}
     config = {"svc": {"kube": {"kubeconfig": str(kubeconfig) if kubeconfig else None}, **helm}}
@@ -68,7 +68,7 @@ def base(folder: Path, kubeconfig: Path | None, environ: dict[str, str] | None =
 
 @pytest.fixture(scope="module")
 def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    one = base(tmp_path_factory.mktemp("server"), cluster.kubeconfig)
+    one = new_server(tmp_path_factory.mktemp("server"), cluster.kubeconfig)
     try:
         yield one.start()
     finally:
@@ -77,39 +77,39 @@ def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A chart with a bit of everything."""
     return chart_folder(tmp_path_factory.mktemp("chart"), "plain", TEMPLATES)
 
 
 @pytest.fixture(scope="module", params=helm_programs(), ids=[Path(one).name for one in helm_programs()])
-def lived(
-    request: pytest.FixtureRequest, cluster: Cluster, plain: Path, tmp_path_factory: pytest.TempPathFactory
+def namespace_of_helm(
+    request: pytest.FixtureRequest, cluster: Cluster, plain_chart: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Helm, str]:
     """A namespace that a real helm has lived in: releases in all the states that it leaves behind."""
     helm = Helm(request.param, cluster.kubeconfig, tmp_path_factory.mktemp("home"))
     space = cluster.namespace()
     there = ["-n", space]
     own = [*there, *(["--server-side=false"] if helm.major == 4 else [])]
-    given = plain.parent / f"given{helm.major}.yaml"
+    given = plain_chart.parent / f"given{helm.major}.yaml"
     given.write_text(json.dumps({"size": 2, "deep": {"a": None, "x": ["é"]}, "off": None, "inner": {"own": 7}}))
     broken = {"templates/x.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_}"}
-    bad = chart_folder(plain.parent, f"bad{helm.major}", broken)
+    bad = chart_folder(plain_chart.parent, f"bad{helm.major}", broken)
 
     def web() -> None:
-        helm("install", *own, "web", str(plain), "-f", str(given), "--description", "the first")
+        helm("install", *own, "web", str(plain_chart), "-f", str(given), "--description", "the first")
         helm("test", *there, "web")
-        helm("upgrade", *own, "web", str(plain), "--set", "size=3")
+        helm("upgrade", *own, "web", str(plain_chart), "--set", "size=3")
         helm("rollback", *there, "web", "1")
 
     def others() -> None:
-        helm("install", *own, "one", str(plain))
-        helm("install", *own, "kept", str(plain))
+        helm("install", *own, "one", str(plain_chart))
+        helm("install", *own, "kept", str(plain_chart))
         helm("uninstall", *there, "kept", "--keep-history")
         helm("install", *own, "failed", str(bad), may_fail=True)
-        helm("install", *own, "many", str(plain))
+        helm("install", *own, "many", str(plain_chart))
         for size in range(3):
-            helm("upgrade", *own, "many", str(plain), "--set", f"size={size}", "--history-max", "2")
+            helm("upgrade", *own, "many", str(plain_chart), "--set", f"size={size}", "--history-max", "2")
 
     with cluster.attended(space), ThreadPoolExecutor(2) as both:
         for work in [both.submit(web), both.submit(others)]:
@@ -133,29 +133,29 @@ def ok(answer: Answer) -> Answer:
     return answer
 
 
-def same_row(own_one: dict[str, Any], theirs: dict[str, Any]) -> None:
-    assert own_one["updated"].endswith("Z")
-    assert nanoseconds(own_one["updated"]) == nanoseconds(theirs["updated"])
-    assert own_one | {"updated": 0} == theirs | {"updated": 0, "revision": int(theirs["revision"])}
+def assert_same_row(own: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert own["updated"].endswith("Z")
+    assert nanoseconds(own["updated"]) == nanoseconds(theirs["updated"])
+    assert own | {"updated": 0} == theirs | {"updated": 0, "revision": int(theirs["revision"])}
 
 
 # The same as helm's
 
 
 @needs_helm
-def test_the_list_is_helms(server: Server, lived: tuple[Helm, str]) -> None:
-    helm, space = lived
+def test_the_list_equals_that_of_helm(server: Server, namespace_of_helm: tuple[Helm, str]) -> None:
+    helm, space = namespace_of_helm
     theirs = helm.json("list", "-n", space, "-m", "0", *(["--all"] if helm.major == 3 else []))
-    own_one = ok(server.get(f"{API}?namespace={space}")).json
-    assert [row["name"] for row in own_one] == [row["name"] for row in theirs]
-    statuses = {row["name"]: row["status"] for row in own_one}
+    own = ok(server.get(f"{API}?namespace={space}")).json
+    assert [row["name"] for row in own] == [row["name"] for row in theirs]
+    statuses = {row["name"]: row["status"] for row in own}
     assert statuses == {
         "web": "deployed", "one": "deployed", "kept": "uninstalled", "failed": "failed", "many": "deployed",
         "pending": "pending-install", "odd": "superseded",
     }  # fmt: skip
-    for row, their in zip(own_one, theirs, strict=True):
+    for row, their in zip(own, theirs, strict=True):
         assert list(row) == ["name", "namespace", "revision", "updated", "status", "chart", "app_version"]
-        same_row(row, their)
+        assert_same_row(row, their)
 
 
 NAMES = ("web", "one", "kept", "failed", "many", "pending", "odd")
@@ -163,71 +163,73 @@ NAMES = ("web", "one", "kept", "failed", "many", "pending", "odd")
 
 @needs_helm
 @pytest.mark.parametrize("name", NAMES)
-def test_a_release_is_helms(server: Server, lived: tuple[Helm, str], name: str) -> None:
-    helm, space = lived
+def test_a_release_equals_that_of_helm(server: Server, namespace_of_helm: tuple[Helm, str], name: str) -> None:
+    helm, space = namespace_of_helm
     theirs = helm.json("status", "-n", space, name)
-    own_one = ok(server.get(f"{API}/{name}?namespace={space}")).json
-    assert list(own_one) == ["name", "namespace", "version", "info", "manifest"]
-    assert list(own_one["info"]) == ["first_deployed", "last_deployed", "deleted", "description", "status", "notes"]
+    own = ok(server.get(f"{API}/{name}?namespace={space}")).json
+    assert list(own) == ["name", "namespace", "version", "info", "manifest"]
+    assert list(own["info"]) == ["first_deployed", "last_deployed", "deleted", "description", "status", "notes"]
     for field in ("name", "namespace", "version"):
-        assert own_one[field] == theirs[field]
-    assert own_one["manifest"] == theirs.get("manifest", "")
-    assert own_one["info"]["status"] == theirs["info"]["status"]
-    assert own_one["info"]["description"] == theirs["info"]["description"]
-    assert own_one["info"]["notes"] == theirs["info"].get("notes", "")
+        assert own[field] == theirs[field]
+    assert own["manifest"] == theirs.get("manifest", "")
+    assert own["info"]["status"] == theirs["info"]["status"]
+    assert own["info"]["description"] == theirs["info"]["description"]
+    assert own["info"]["notes"] == theirs["info"].get("notes", "")
     for field in ("first_deployed", "last_deployed", "deleted"):
         their = theirs["info"].get(field) or None
-        assert (own_one["info"][field] and nanoseconds(own_one["info"][field])) == (their and nanoseconds(their))
-    assert (own_one["info"]["deleted"] is not None) == (name == "kept")
+        assert (own["info"][field] and nanoseconds(own["info"][field])) == (their and nanoseconds(their))
+    assert (own["info"]["deleted"] is not None) == (name == "kept")
 
 
 @needs_helm
 @pytest.mark.parametrize("name", NAMES)
-def test_the_history_is_helms_the_other_way_round(server: Server, lived: tuple[Helm, str], name: str) -> None:
-    helm, space = lived
+def test_the_history_equals_that_of_helm_in_reverse_order(
+    server: Server, namespace_of_helm: tuple[Helm, str], name: str
+) -> None:
+    helm, space = namespace_of_helm
     theirs = helm.json("history", "-n", space, name)
-    own_one = ok(server.get(f"{API}/{name}/history?namespace={space}")).json
-    assert [row["revision"] for row in own_one] == [row["revision"] for row in theirs][::-1]
-    for row, their in zip(own_one, reversed(theirs), strict=True):
+    own = ok(server.get(f"{API}/{name}/history?namespace={space}")).json
+    assert [row["revision"] for row in own] == [row["revision"] for row in theirs][::-1]
+    for row, their in zip(own, reversed(theirs), strict=True):
         assert list(row) == ["revision", "updated", "status", "chart", "app_version", "description"]
-        same_row(row, their)
+        assert_same_row(row, their)
     if name == "web":
-        assert [(row["revision"], row["status"]) for row in own_one] == [
+        assert [(row["revision"], row["status"]) for row in own] == [
             (3, "deployed"), (2, "superseded"), (1, "superseded"),
         ]  # fmt: skip
     if name == "many":
-        assert [row["revision"] for row in own_one] == [4, 3]
+        assert [row["revision"] for row in own] == [4, 3]
 
 
 @needs_helm
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("all_of_them", ["false", "true"])
-def test_values_are_helms(server: Server, lived: tuple[Helm, str], name: str, all_of_them: str) -> None:
-    helm, space = lived
+def test_values_equal_those_of_helm(
+    server: Server, namespace_of_helm: tuple[Helm, str], name: str, all_of_them: str
+) -> None:
+    helm, space = namespace_of_helm
     theirs = helm.json("get", "values", "-n", space, name, *(["--all"] if all_of_them == "true" else []))
-    own_one = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}"))
-    assert own_one.headers["Content-Type"] == "text/plain; charset=utf-8"
-    assert yaml.safe_load(own_one.text) == (theirs or {})
+    own = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}"))
+    assert own.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert yaml.safe_load(own.text) == (theirs or {})
     as_json = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}", Accept="application/json"))
     assert as_json.headers["Content-Type"] == "application/json"
     assert as_json.json == (theirs or {})
     if name == "one" and all_of_them == "false":
-        assert own_one.text == "{}\n"
+        assert own.text == "{}\n"
 
 
-GIVEN: list[Any] = [..., None, 1, [1], {}, {"k": None}, {"k": 1}, {"k": {"x": None}}, {"n": None}]
-OWN: list[Any] = [..., None, 2, {}, {"k": None}, {"k": 2, "m": 3}, {"k": {"x": 2, "y": None}}]
+OVERRIDES: list[Any] = [..., None, 1, [1], {}, {"k": None}, {"k": 1}, {"k": {"x": None}}, {"n": None}]
+DEFAULTS: list[Any] = [..., None, 2, {}, {"k": None}, {"k": 2, "m": 3}, {"k": {"x": 2, "y": None}}]
 
 
 @needs_helm
 @pytest.mark.parametrize("binary", helm_programs(), ids=[Path(one).name for one in helm_programs()])
-def test_each_way_in_which_values_can_meet_ends_as_in_helm(
-    server: Server, cluster: Cluster, binary: str, tmp_path: Path
-) -> None:
+def test_values_are_merged_as_by_helm(server: Server, cluster: Cluster, binary: str, tmp_path: Path) -> None:
     space, helm = cluster.namespace(), Helm(binary, cluster.kubeconfig, tmp_path)
     given: dict[str, Any] = {}
     own: dict[str, Any] = {}
-    for index, (one, other) in enumerate((one, other) for one in GIVEN for other in OWN):
+    for index, (one, other) in enumerate((one, other) for one in OVERRIDES for other in DEFAULTS):
         if helm.major == 3 and one == other and one in (None, {"k": None}):
             continue  # a null over a null within a table: helm 3 drops it, helm 4 keeps it, and so do we
         given |= {f"v{index}": one} if one is not ... else {}
@@ -241,8 +243,8 @@ def test_each_way_in_which_values_can_meet_ends_as_in_helm(
 
 @needs_helm
 @pytest.mark.parametrize("name", NAMES)
-def test_manifest_and_notes_are_helms(server: Server, lived: tuple[Helm, str], name: str) -> None:
-    helm, space = lived
+def test_manifest_and_notes_equal_those_of_helm(server: Server, namespace_of_helm: tuple[Helm, str], name: str) -> None:
+    helm, space = namespace_of_helm
     manifest = ok(server.get(f"{API}/{name}/manifest?namespace={space}")).text
     assert f"{manifest}\n" == helm("get", "manifest", "-n", space, name)
     notes = ok(server.get(f"{API}/{name}/notes?namespace={space}")).text
@@ -252,11 +254,11 @@ def test_manifest_and_notes_are_helms(server: Server, lived: tuple[Helm, str], n
 
 @needs_helm
 @pytest.mark.parametrize("name", NAMES)
-def test_hooks_are_helms(server: Server, lived: tuple[Helm, str], name: str) -> None:
-    helm, space = lived
-    own_one = ok(server.get(f"{API}/{name}/hooks?namespace={space}")).json
+def test_hooks_equal_those_of_helm(server: Server, namespace_of_helm: tuple[Helm, str], name: str) -> None:
+    helm, space = namespace_of_helm
+    own = ok(server.get(f"{API}/{name}/hooks?namespace={space}")).json
     theirs = helm.json("status", "-n", space, name).get("hooks") or []
-    assert own_one == [
+    assert own == [
         {
             "kind": hook["kind"],
             "name": hook["name"],
@@ -267,12 +269,12 @@ def test_hooks_are_helms(server: Server, lived: tuple[Helm, str], name: str) -> 
         for hook in theirs
     ]
     if name == "web":
-        assert [hook["weight"] for hook in own_one if "test" in hook["phases"]] == [3]
+        assert [hook["weight"] for hook in own if "test" in hook["phases"]] == [3]
 
 
 @needs_helm
-def test_resources_report_the_live_objects(server: Server, lived: tuple[Helm, str]) -> None:
-    _, space = lived
+def test_resources_report_the_live_objects(server: Server, namespace_of_helm: tuple[Helm, str]) -> None:
+    _, space = namespace_of_helm
     there = ok(server.get(f"{API}/one/resources?namespace={space}")).json
     assert there == [{"kind": "ConfigMap", "name": "one", "namespace": space, "ready": True, "message": "ready"}]
     (gone,) = ok(server.get(f"{API}/kept/resources?namespace={space}")).json
@@ -281,43 +283,41 @@ def test_resources_report_the_live_objects(server: Server, lived: tuple[Helm, st
 
 
 @needs_helm
-def test_helm_answers_the_same_where_the_kubeconfig_is_its_own_to_read(
-    server: Server, lived: tuple[Helm, str], cluster: Cluster, tmp_path: Path
+def test_reads_by_helm_equal_native_reads_for_an_exec_plugin(
+    server: Server, namespace_of_helm: tuple[Helm, str], cluster: Cluster, tmp_path: Path
 ) -> None:
     """An exec plugin gives the credentials: helm is asked, and what it says has the same shapes."""
-    _, space = lived
-    other = base(tmp_path, cluster.plugin_config())
+    _, space = namespace_of_helm
+    other = new_server(tmp_path, cluster.plugin_config())
     try:
         other.start()
         paths = [API, *(f"{API}/web{read}" for read in READS), f"{API}/kept", f"{API}/kept/resources"]
         for path in paths:
             path += ("&" if "?" in path else "?") + f"namespace={space}"
-            own_one, theirs = ok(server.get(path)), ok(other.get(path))
+            own, theirs = ok(server.get(path)), ok(other.get(path))
             if path.startswith(f"{API}/kept/resources"):
                 assert [(one["name"], one["ready"]) for one in theirs.json] == [("kept", False)]
             elif "values" in path:
-                assert yaml.safe_load(own_one.text) == yaml.safe_load(theirs.text)
+                assert yaml.safe_load(own.text) == yaml.safe_load(theirs.text)
             else:
-                assert own_one.body == theirs.body, path
+                assert own.body == theirs.body, path
         for read in ("nobody", "nobody/history", "nobody/values?all=true", "nobody/resources", "web?revision=99",
                      "web/values?all=true&revision=99", "web/resources?revision=99"):  # fmt: skip
             path = f"{API}/{read}{'&' if '?' in read else '?'}namespace={space}"
-            own_one, theirs = server.get(path), other.get(path)
-            assert (own_one.status, theirs.status) == (404, 404)
-            assert [theirs.json[name] for name in ("detail", "code")] == [
-                own_one.json[name] for name in ("detail", "code")
-            ]
+            own, theirs = server.get(path), other.get(path)
+            assert (own.status, theirs.status) == (404, 404)
+            assert [theirs.json[name] for name in ("detail", "code")] == [own.json[name] for name in ("detail", "code")]
     finally:
         other.close()
 
 
 @needs_helm
-def test_helm_answers_where_releases_are_kept_elsewhere(cluster: Cluster, plain: Path, tmp_path: Path) -> None:
+def test_releases_of_the_configmap_driver_are_read_by_helm(cluster: Cluster, plain_chart: Path, tmp_path: Path) -> None:
     space = cluster.namespace()
     helm = Helm(helm_programs()[0], cluster.kubeconfig, tmp_path)
     helm.environ["HELM_DRIVER"] = "configmap"
-    helm("install", "-n", space, "mapped", str(plain), *(["--server-side=false"] if helm.major == 4 else []))
-    server = base(tmp_path, cluster.kubeconfig, {"HELM_DRIVER": "configmap"})
+    helm("install", "-n", space, "mapped", str(plain_chart), *(["--server-side=false"] if helm.major == 4 else []))
+    server = new_server(tmp_path, cluster.kubeconfig, {"HELM_DRIVER": "configmap"})
     try:
         server.start()
         assert [row["name"] for row in ok(server.get(f"{API}?namespace={space}")).json] == ["mapped"]
@@ -330,7 +330,7 @@ def test_helm_answers_where_releases_are_kept_elsewhere(cluster: Cluster, plain:
 # As it is now
 
 
-def test_what_was_written_a_moment_ago_is_reported(server: Server, cluster: Cluster) -> None:
+def test_a_new_revision_is_reported_at_once(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     for number in range(1, 41):
         store_release(cluster, made_release("busy", space, number))
@@ -340,7 +340,7 @@ def test_what_was_written_a_moment_ago_is_reported(server: Server, cluster: Clus
     assert len(ok(server.get(f"{API}/busy/history?namespace={space}")).json) == 40
 
 
-def test_a_status_that_changed_a_moment_ago_is_reported(server: Server, cluster: Cluster) -> None:
+def test_a_changed_status_is_reported_at_once(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     store_release(cluster, made_release("moody", space))
     for status in ("uninstalling", "uninstalled", "failed", "deployed") * 3:
@@ -351,7 +351,7 @@ def test_a_status_that_changed_a_moment_ago_is_reported(server: Server, cluster:
         assert ok(server.get(f"{API}/moody/history?namespace={space}")).json[0]["status"] == status
 
 
-def test_gaps_in_the_history_hide_nothing(server: Server, cluster: Cluster) -> None:
+def test_a_history_with_gaps_is_reported_completely(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     for number in (1, 7, 30):
         store_release(cluster, made_release("gappy", space, number))
@@ -365,7 +365,7 @@ def test_gaps_in_the_history_hide_nothing(server: Server, cluster: Cluster) -> N
     assert ok(server.get(f"{API}?namespace={space}")).json == []
 
 
-def test_a_release_is_that_of_its_namespace_and_default_is_the_default(server: Server, cluster: Cluster) -> None:
+def test_a_release_is_read_from_its_namespace_or_from_default(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     store_release(cluster, made_release("twin", space, 2))
     store_release(cluster, made_release("twin", "default", 5))
@@ -376,9 +376,7 @@ def test_a_release_is_that_of_its_namespace_and_default_is_the_default(server: S
     cluster.delete("default", "v1", "Secret", "sh.helm.release.v1.twin.v5")
 
 
-def test_what_cannot_be_unpacked_is_left_out_of_the_list_and_reported_when_requested(
-    server: Server, cluster: Cluster
-) -> None:
+def test_a_corrupt_release_is_not_listed_and_is_502(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     store_release(cluster, made_release("good", space))
     broken = release_secret(made_release("broken", space))
@@ -390,7 +388,7 @@ def test_what_cannot_be_unpacked_is_left_out_of_the_list_and_reported_when_reque
     assert "broken" in answer.json["detail"]
 
 
-def test_a_secret_that_only_bears_the_labels_hides_no_release(server: Server, cluster: Cluster) -> None:
+def test_an_unrelated_secret_with_the_labels_of_a_release_is_ignored(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     store_release(cluster, made_release("real", space, 2))
     other = release_secret(made_release("real", space, 9))
@@ -400,10 +398,10 @@ def test_a_secret_that_only_bears_the_labels_hides_no_release(server: Server, cl
     assert ok(server.get(f"{API}/real?namespace={space}")).json["version"] == 2
 
 
-def test_a_long_list_is_as_a_short_one(server: Server, cluster: Cluster) -> None:
+def test_a_list_of_more_than_500_releases_is_complete(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
-    with ThreadPoolExecutor(8) as crowd:
-        list(crowd.map(lambda index: store_release(cluster, made_release(f"r{index:03}", space)), range(510)))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda index: store_release(cluster, made_release(f"r{index:03}", space)), range(510)))
     answer = ok(server.get(f"{API}?namespace={space}"))
     assert answer.headers["Content-Type"] == "application/json"
     assert [row["name"] for row in answer.json] == [f"r{index:03}" for index in range(510)]
@@ -413,13 +411,13 @@ def test_a_long_list_is_as_a_short_one(server: Server, cluster: Cluster) -> None
     }  # fmt: skip
 
 
-def test_fifty_ask_at_once_and_all_are_answered_alike(server: Server, cluster: Cluster) -> None:
+def test_fifty_concurrent_reads_get_correct_responses(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     for index in range(60):
         store_release(cluster, made_release(f"r{index}", space))
     paths = [f"{API}?namespace={space}", *(f"{API}/r{index}?namespace={space}" for index in range(49))]
-    with ThreadPoolExecutor(50) as crowd:
-        first, second = list(crowd.map(server.get, paths)), list(crowd.map(server.get, [paths[0]] * 50))
+    with ThreadPoolExecutor(50) as pool:
+        first, second = list(pool.map(server.get, paths)), list(pool.map(server.get, [paths[0]] * 50))
     assert [answer.status for answer in first + second] == [200] * 100
     assert [answer.json["name"] for answer in first[1:]] == [f"r{index}" for index in range(49)]
     assert {answer.body for answer in second} == {first[0].body}
@@ -437,29 +435,29 @@ def test_an_unknown_release_is_not_found(server: Server, read: str) -> None:
     assert "nobody" in answer.json["message"]
 
 
-def test_a_namespace_that_is_missing_has_no_releases(server: Server) -> None:
+def test_a_missing_namespace_has_no_releases(server: Server) -> None:
     assert ok(server.get(f"{API}?namespace=nowhere")).json == []
     assert server.get(f"{API}/a?namespace=nowhere").status == 404
 
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("name", ["UPPER", "a" * 54, "-a", "a_b", "a..b", "a%2Fb", "a%20b"])
-def test_a_name_that_is_none_is_invalid(server: Server, name: str, read: str) -> None:
+def test_an_invalid_release_name_is_400(server: Server, name: str, read: str) -> None:
     assert server.get(f"{API}/{name}{read}").status == 400
 
 
 @pytest.mark.parametrize("namespace", ["UPPER", "a" * 64, "-a", "a.b", "a/b", "a%20b"])
-def test_a_namespace_that_is_none_is_invalid(server: Server, namespace: str) -> None:
+def test_an_invalid_namespace_is_400(server: Server, namespace: str) -> None:
     for path in (f"{API}?namespace={namespace}", f"{API}/a?namespace={namespace}"):
         assert server.get(path).status == 400
 
 
 @pytest.mark.parametrize("word", ["1", "yes", "on", "truee", "null"])
-def test_all_is_true_or_false(server: Server, word: str) -> None:
+def test_an_invalid_value_of_all_is_400(server: Server, word: str) -> None:
     assert server.get(f"{API}/nobody/values?all={word}").status == 400
 
 
-def test_texts_are_yaml_where_that_is_requested(server: Server, cluster: Cluster) -> None:
+def test_texts_are_sent_as_yaml_on_request(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     store_release(cluster, made_release("texts", space, manifest="a: 1\n"))
     for read in ("values", "manifest", "notes"):
@@ -472,14 +470,14 @@ def test_texts_are_yaml_where_that_is_requested(server: Server, cluster: Cluster
 # Which cluster
 
 
-Lead = Callable[[Path], Server]
+UseKubeconfig = Callable[[Path], Server]
 
 
 @pytest.fixture(scope="module")
-def wanderer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server_with_changing_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose kubeconfig is there when a test has put one there."""
     folder = tmp_path_factory.mktemp("wanderer")
-    one = base(folder, folder / "kubeconfig")
+    one = new_server(folder, folder / "kubeconfig")
     try:
         yield one.start()
     finally:
@@ -488,30 +486,30 @@ def wanderer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def lead(wanderer: Server) -> Lead:
+def use_kubeconfig(server_with_changing_kubeconfig: Server) -> UseKubeconfig:
     """`lead(kubeconfig)` -> a server that has it from now on: what changes is noticed."""
 
-    def to(kubeconfig: Path) -> Server:
-        (wanderer.folder / "kubeconfig").write_bytes(kubeconfig.read_bytes())
-        return wanderer
+    def use(kubeconfig: Path) -> Server:
+        (server_with_changing_kubeconfig.folder / "kubeconfig").write_bytes(kubeconfig.read_bytes())
+        return server_with_changing_kubeconfig
 
-    return to
+    return use
 
 
 @pytest.mark.parametrize("kind", ["kubeconfig", "certificate", "insecure"])
-def test_each_way_to_be_known_to_the_cluster(lead: Lead, cluster: Cluster, kind: str) -> None:
+def test_each_kind_of_cluster_credentials_is_supported(
+    use_kubeconfig: UseKubeconfig, cluster: Cluster, kind: str
+) -> None:
     file = {
         "kubeconfig": lambda: cluster.kubeconfig,
         "certificate": cluster.certificate_config,
         "insecure": cluster.insecure_config,
     }[kind]()
-    assert ok(lead(file).get(f"{API}?namespace=kube-system")).json == []
+    assert ok(use_kubeconfig(file).get(f"{API}?namespace=kube-system")).json == []
 
 
-def test_without_a_cluster_there_are_no_releases_and_one_that_appears_is_noticed(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    server = base(tmp_path, None)
+def test_releases_are_404_until_a_kubeconfig_appears(cluster: Cluster, tmp_path: Path) -> None:
+    server = new_server(tmp_path, None)
     try:
         server.start()
         assert server.get(API).status == 404
@@ -527,8 +525,8 @@ def test_without_a_cluster_there_are_no_releases_and_one_that_appears_is_noticed
         server.close()
 
 
-def test_a_cluster_that_does_not_answer_is_reported_after_what_is_wrong(lead: Lead, cluster: Cluster) -> None:
-    server = lead(cluster.dead_config())
+def test_an_unreachable_cluster_is_502_and_invalid_input_400(use_kubeconfig: UseKubeconfig, cluster: Cluster) -> None:
+    server = use_kubeconfig(cluster.dead_config())
     for read in READS:
         assert server.get(f"{API}/UPPER{read}").status == 400
         answer = server.get(f"{API}/a{read}")
@@ -541,27 +539,29 @@ def test_a_cluster_that_does_not_answer_is_reported_after_what_is_wrong(lead: Le
 @pytest.mark.parametrize(
     "user", [{"token": "a-token-of-nobody"}, {"token": "nobodys-token"}, {}], ids=["unknown", "may not", "no token"]
 )
-def test_a_cluster_that_refuses_us_is_a_failure_of_the_cluster(
-    lead: Lead, cluster: Cluster, user: dict[str, Any]
+def test_refused_cluster_credentials_are_502(
+    use_kubeconfig: UseKubeconfig, cluster: Cluster, user: dict[str, Any]
 ) -> None:
-    server = lead(cluster.config(user=user))
+    server = use_kubeconfig(cluster.config(user=user))
     for path in (API, f"{API}/a"):
         answer = server.get(path)
         assert answer.status == 502, answer
         assert not any(secret in answer.text for secret in (TOKEN, "nobody", str(server.folder)))
 
 
-def test_a_certificate_of_another_authority_is_not_trusted(lead: Lead, cluster: Cluster) -> None:
+def test_a_certificate_of_another_authority_is_not_trusted(use_kubeconfig: UseKubeconfig, cluster: Cluster) -> None:
     foreign = base64.b64encode(trustme.CA().cert_pem.bytes()).decode()
     file = cluster.config(cluster={"server": cluster.url, "certificate-authority-data": foreign})
-    answer = lead(file).get(API)
+    answer = use_kubeconfig(file).get(API)
     assert answer.status == 502
     assert "certificate" in answer.json["detail"]
 
 
-def test_a_token_file_that_changes_is_read_again(lead: Lead, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_token_file_that_changes_is_read_again(
+    use_kubeconfig: UseKubeconfig, cluster: Cluster, tmp_path: Path
+) -> None:
     (tmp_path / "token").write_text(TOKEN)
-    server = lead(cluster.config(user={"tokenFile": str(tmp_path / "token")}))
+    server = use_kubeconfig(cluster.config(user={"tokenFile": str(tmp_path / "token")}))
     assert server.get(API).status == 200
     (tmp_path / "token").write_text("expired")
     assert server.get(API).status == 502
@@ -569,7 +569,7 @@ def test_a_token_file_that_changes_is_read_again(lead: Lead, cluster: Cluster, t
     assert server.get(API).status == 200
 
 
-def test_the_configured_context_counts(serve: Serve, cluster: Cluster, tmp_path: Path) -> None:
+def test_the_configured_context_is_used(serve: Serve, cluster: Cluster, tmp_path: Path) -> None:
     document = yaml.safe_load(cluster.kubeconfig.read_text())
     document["contexts"].append({"name": "other", "context": {"cluster": "here", "user": "nobody"}})
     document["users"].append({"name": "nobody", "user": {"token": "nobodys-token"}})
@@ -579,7 +579,7 @@ def test_the_configured_context_counts(serve: Serve, cluster: Cluster, tmp_path:
         assert server.get(API).status == status, context
 
 
-def test_a_crowd_does_not_make_a_connection_each(server: Server, cluster: Cluster) -> None:
+def test_concurrent_reads_share_connections(server: Server, cluster: Cluster) -> None:
     """They are kept: a second crowd finds those of the first."""
 
     def connections() -> int:
@@ -591,9 +591,9 @@ def test_a_crowd_does_not_make_a_connection_each(server: Server, cluster: Cluste
             if one.raddr and one.raddr.port == cluster.port and one.status == "ESTABLISHED"
         )
 
-    with ThreadPoolExecutor(30) as crowd:
+    with ThreadPoolExecutor(30) as pool:
         for _ in range(2):
-            assert [one for one in crowd.map(server.get, [f"{API}/nobody"] * 60) if one.status != 404] == []
+            assert [one for one in pool.map(server.get, [f"{API}/nobody"] * 60) if one.status != 404] == []
     wait_for(lambda: 1 <= connections() <= 8, about="few connections")
 
 
@@ -618,7 +618,7 @@ def test_each_read_takes_a_revision(cluster: Cluster, server: Server) -> None:
         assert server.get(f"{API}/web{path}{join}namespace={space}&revision=0").status == 400
 
 
-def test_the_releases_of_all_namespaces_are_listed_filtered_and_cut(cluster: Cluster, server: Server) -> None:
+def test_releases_of_all_namespaces_are_listed_filtered_and_paged(cluster: Cluster, server: Server) -> None:
     spaces = sorted(cluster.namespace() for _ in range(2))
     for space in spaces:
         store_release(cluster, made_release("all-b", space))

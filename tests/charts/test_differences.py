@@ -12,36 +12,36 @@ from models.charts.diff import MAX_LINES, MAX_SHOWN_LINES, Difference, by_object
 from models.errors import Invalid
 
 
-def shown(found: Difference) -> list[str]:
+def shown_lines(found: Difference) -> list[str]:
     return [line.text for line in found.lines]
 
 
-def test_texts_that_are_alike_have_no_difference() -> None:
+def test_equal_texts_have_no_difference() -> None:
     assert difference("a\nb\n", "a\nb") == Difference(())
 
 
-def test_a_difference_is_reported_with_its_place_in_the_whole_text() -> None:
+def test_a_difference_has_line_numbers_and_context() -> None:
     lines = [f"line {number}" for number in range(1, 101)]
     found = difference("\n".join(lines), "\n".join([*lines[:50], "new", *lines[51:]]))
-    assert shown(found) == [
+    assert shown_lines(found) == [
         "@@ -48,7 +48,7 @@", " line 48", " line 49", " line 50", "-line 51", "+new", " line 52", " line 53", " line 54",
     ]  # fmt: skip
     assert (found.added, found.removed, found.is_cut) == (1, 1, False)
     assert [line.kind for line in found.lines[4:6]] == ["del", "add"]
 
 
-def test_a_line_of_pluses_and_minuses_is_counted_once() -> None:
+def test_a_changed_line_that_begins_with_dashes_is_counted_once() -> None:
     found = difference("--- x\nsame\n", "+++ y\nsame\n")
-    assert shown(found)[1:3] == ["---- x", "++++ y"]
+    assert shown_lines(found)[1:3] == ["---- x", "++++ y"]
     assert (found.added, found.removed) == (1, 1)
 
 
-def test_a_text_that_grew_or_is_new_is_reported() -> None:
-    assert shown(difference("", "a\nb")) == ["@@ -0,0 +1,2 @@", "+a", "+b"]
+def test_added_lines_are_reported_for_new_and_longer_texts() -> None:
+    assert shown_lines(difference("", "a\nb")) == ["@@ -0,0 +1,2 @@", "+a", "+b"]
     assert (difference("a\na", "a\na\na").added, difference("a\na\na", "a\na").removed) == (1, 1)
 
 
-def test_what_is_too_much_is_cut_or_left_out() -> None:
+def test_a_difference_above_the_limits_is_cut_or_omitted() -> None:
     many = "\n".join(map(str, range(MAX_SHOWN_LINES + 100)))
     found = difference("", many)
     assert (len(found.lines), found.is_cut, found.added) == (MAX_SHOWN_LINES, True, MAX_SHOWN_LINES + 100)
@@ -78,7 +78,7 @@ def test_values_are_read_as_helm_reads_them(text: str, value: dict[str, Any] | N
      "a: !!timestamp 2026-11-21", 'a: "\\0"', "a: " + "[" * 5000, "a: " + "[" * 150 + "]" * 150,
      "a: b\n---\nc: d", "x: " + "y" * 600_000],
 )  # fmt: skip
-def test_what_are_no_values_is_refused(text: str) -> None:
+def test_invalid_values_are_refused(text: str) -> None:
     with pytest.raises(Invalid, match=r"values|a:"):
         yaml_values.parse(text)
 
@@ -140,7 +140,7 @@ def test_the_documents_of_a_manifest_have_titles(text: str, titles: list[str]) -
     assert [title for title, _ in documents(text)] == titles
 
 
-def test_lines_of_one_kind_are_one_block_and_both_sides_are_equally_long() -> None:
+def test_lines_of_one_kind_form_one_block_and_both_sides_align() -> None:
     found = difference("a\nb\nc\nd\n", "a\nx\nd\n")
     assert [(block.kind, block.text) for block in found.blocks if block.kind != "hunk"] == [
         ("", " a\n"), ("del", "-b\n-c\n"), ("add", "+x\n"), ("", " d\n"),

@@ -49,12 +49,12 @@ def get(one: Fetcher, url: str, **facts: Any) -> Response:
     return asyncio.run(one.fetch(Request(urls.parse(url), **facts)))
 
 
-def refused(one: Fetcher, url: str, why: str = "is refused", **facts: Any) -> None:
+def assert_refused(one: Fetcher, url: str, why: str = "is refused", **facts: Any) -> None:
     with pytest.raises(Invalid, match=why):
         get(one, url, **facts)
 
 
-def names(**addresses: str | list[str]) -> Lookup:
+def fake_resolver(**addresses: str | list[str]) -> Lookup:
     """A resolver of these names, each answer after the other; the last one stays."""
     left = {name: [found] if isinstance(found, str) else list(found) for name, found in addresses.items()}
 
@@ -80,7 +80,7 @@ LOOPBACK = (
     "[2001:0:4136:e378:8000:63bf:80ff:fffe]", "[fe80::5efe:127.0.0.1]", "[2001:db8::5efe:127.0.0.1]",
     "[2001:db8::200:5efe:7f00:1]",
 )  # fmt: skip
-SPELLED_WIDE = (
+UNICODE_SPELLINGS = (
     "\uff11\uff12\uff17.\uff10.\uff10.\uff11",
     "\u2460\u2461\u2466.\u24ea.\u24ea.\u2460",
     "127\u30020\u30020\u30021",
@@ -88,7 +88,7 @@ SPELLED_WIDE = (
     "\u24dbocalhost",
 )
 """In characters that names are mapped from: full width, circled, and the dots of other scripts."""
-NEVER = (
+ALWAYS_REFUSED = (
     "169.254.169.254", "169.254.0.1", "[fe80::1]", "[febf::1]", "100.100.100.200", "[fd00:ec2::254]",
     "[fd20:ce::254]", "168.63.129.16", "192.0.0.192", "0.0.0.0", "0", "0.1.2.3", "[::]", "224.0.0.1",
     "239.255.255.250", "[ff02::1]", "255.255.255.255", "240.0.0.1", "[::ffff:169.254.169.254]",
@@ -105,19 +105,19 @@ PUBLIC = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("host", [*LOOPBACK, *SPELLED_WIDE, *NEVER])
-def test_it_never_goes_there_however_the_address_is_written(host: str) -> None:
-    refused(fetcher(), f"http://{host}:1/")
+@pytest.mark.parametrize("host", [*LOOPBACK, *UNICODE_SPELLINGS, *ALWAYS_REFUSED])
+def test_internal_addresses_are_refused_in_every_notation(host: str) -> None:
+    assert_refused(fetcher(), f"http://{host}:1/")
 
 
 @pytest.mark.parametrize("host", PRIVATE)
-def test_it_reaches_no_private_network_where_the_configuration_blocks_them(host: str) -> None:
-    refused(fetcher(private=True), f"http://{host}:1/", "private")
+def test_private_networks_are_refused_if_configured(host: str) -> None:
+    assert_refused(fetcher(private=True), f"http://{host}:1/", "private")
     assert not Policy().refusal(urls.parse(f"http://{host}/").host)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_what_is_public_is_never_refused(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert Policy(block_private=True).refusal(address) is None
 
 
@@ -134,7 +134,7 @@ def test_what_is_public_is_never_refused(address: str) -> None:
         "http://" + "a" * 300 + "/",
     ],
 )  # fmt: skip
-def test_a_url_that_is_none_or_a_trick_is_refused(url: str) -> None:
+def test_invalid_and_deceptive_urls_are_refused(url: str) -> None:
     with pytest.raises(Invalid):
         urls.parse(url)
 
@@ -152,26 +152,26 @@ def test_a_url_that_is_none_or_a_trick_is_refused(url: str) -> None:
         ("http://user%40x.example:p@127.0.0.1/", "127.0.0.1"),
     ],
 )
-def test_the_host_of_a_url_is_what_would_be_reached(url: str, host: str) -> None:
+def test_the_host_of_a_url_is_normalized(url: str, host: str) -> None:
     assert urls.parse(url).host == host
 
 
-def test_a_login_in_a_url_is_not_shown() -> None:
+def test_a_login_in_a_url_is_not_printed() -> None:
     found = urls.parse("http://me:s%40cret@x.example/a?b=c")
     assert found.login == Login("me", "s@cret")
     assert str(found) == "http://x.example/a?b=c"
     assert "s@cret" not in repr(found)
 
 
-def test_a_name_is_refused_for_any_of_its_addresses() -> None:
+def test_a_host_is_refused_if_one_of_its_addresses_is_internal() -> None:
     for answer in ("127.0.0.1", "169.254.169.254", "93.184.215.14 127.0.0.1", "::ffff:7f00:1", "2606:2800::1 fe80::1"):
-        refused(fetcher(lookup=names(inside=answer)), "http://inside.example:1/")
+        assert_refused(fetcher(lookup=fake_resolver(inside=answer)), "http://inside.example:1/")
 
 
-def test_a_name_that_resolves_differently_the_next_time_is_resolved_only_once(web: WebServer) -> None:
+def test_a_host_is_resolved_once_against_dns_rebinding(web: WebServer) -> None:
     """DNS rebinding: the address that was checked is the one that is reached, and it is not this machine."""
     requested = []
-    look = names(rebinding=["93.184.215.14", "127.0.0.1"])
+    look = fake_resolver(rebinding=["93.184.215.14", "127.0.0.1"])
 
     async def counted(host: str, port: int) -> list[tuple[int, Any]]:
         requested.append(host)
@@ -183,14 +183,14 @@ def test_a_name_that_resolves_differently_the_next_time_is_resolved_only_once(we
         get(one, f"http://rebinding.example:{web.port}/")
     assert isinstance(result.value, Upstream | TimedOut)
     assert requested == ["rebinding.example"]
-    refused(one, f"http://rebinding.example:{web.port}/")
+    assert_refused(one, f"http://rebinding.example:{web.port}/")
     assert web.seen == []
 
 
-def test_the_address_that_was_checked_is_the_one_that_is_reached(web: WebServer) -> None:
+def test_the_fetcher_connects_to_the_address_that_it_checked(web: WebServer) -> None:
     """An operator's exception of a name lets us see where the connection goes: to what the resolver said, once."""
     web.pages["/"] = b"here"
-    one = fetcher(f"inside.example:{web.port}", lookup=names(inside=["127.0.0.1", "192.0.2.1"]))
+    one = fetcher(f"inside.example:{web.port}", lookup=fake_resolver(inside=["127.0.0.1", "192.0.2.1"]))
     assert get(one, f"http://inside.example:{web.port}/").body == b"here"
     assert web.seen[0][2]["host"] == f"inside.example:{web.port}"
 
@@ -208,43 +208,45 @@ def test_the_address_that_was_checked_is_the_one_that_is_reached(web: WebServer)
         "http://me:pw@{}/",
     ],
 )
-def test_a_redirect_does_not_lead_it_inside(web: WebServer, other: WebServer, status: int, inside: str) -> None:
+def test_a_redirect_to_an_internal_address_is_refused(
+    web: WebServer, other: WebServer, status: int, inside: str
+) -> None:
     other.pages["/secret"] = b"secret"
     web.pages["/"] = (status, {"Location": inside.format(other.port)}, b"")
-    refused(fetcher(web.host_port), f"{web.url}/")
+    assert_refused(fetcher(web.host_port), f"{web.url}/")
     assert other.seen == []
 
 
-def test_each_redirect_is_resolved_and_checked_anew(web: WebServer) -> None:
+def test_each_redirect_is_resolved_and_checked_again(web: WebServer) -> None:
     """The same name leads inside when it is asked for again."""
     web.pages["/a"] = (302, {"Location": "http://turning.example/b"}, b"")
-    look = names(turning=["10.0.0.1", "127.0.0.1"])
-    asyncio.run(_first(look))
-    refused(fetcher(web.host_port, lookup=_either(look, web)), f"{web.url}/a", "loopback")
+    look = fake_resolver(turning=["10.0.0.1", "127.0.0.1"])
+    asyncio.run(_resolve_once(look))
+    assert_refused(fetcher(web.host_port, lookup=_resolver_with_loopback(look, web)), f"{web.url}/a", "loopback")
 
 
-async def _first(look: Lookup) -> None:
+async def _resolve_once(look: Lookup) -> None:
     assert (await look("turning.example", 80))[0][1][0] == "10.0.0.1"
 
 
-def _either(look: Lookup, web: WebServer) -> Lookup:
+def _resolver_with_loopback(look: Lookup, web: WebServer) -> Lookup:
     async def found(host: str, port: int) -> list[tuple[int, Any]]:
         return [(socket.AF_INET, ("127.0.0.1", port))] if host == "127.0.0.1" else await look(host, port)
 
     return found
 
 
-def test_an_exception_is_of_a_host_and_a_port(web: WebServer, other: WebServer) -> None:
+def test_an_allowed_host_is_a_host_and_a_port(web: WebServer, other: WebServer) -> None:
     web.pages["/"] = other.pages["/"] = b"yes"
     one = fetcher(web.host_port)
     assert get(one, f"{web.url}/").body == b"yes"
     assert get(one, f"http://0x7f.1:{web.port}/").body == b"yes"
-    refused(one, f"{other.url}/")
-    refused(one, f"http://localhost:{web.port}/")
+    assert_refused(one, f"{other.url}/")
+    assert_refused(one, f"http://localhost:{web.port}/")
     assert get(fetcher(f"localhost:{web.port}"), f"http://LocalHost.:{web.port}/").body == b"yes"
 
 
-def test_a_proxy_of_the_environment_is_not_contacted(
+def test_proxies_of_the_environment_are_ignored(
     web: WebServer, other: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"):
@@ -257,7 +259,7 @@ def test_a_proxy_of_the_environment_is_not_contacted(
 # Where it goes
 
 
-def test_it_follows_redirects_up_to_the_limit(web: WebServer) -> None:
+def test_redirects_are_followed_up_to_the_limit(web: WebServer) -> None:
     for number in range(4):
         web.pages[f"/{number}"] = (302, {"Location": f"{number + 1}"}, b"")
     web.pages["/4"] = b"there"
@@ -268,7 +270,7 @@ def test_it_follows_redirects_up_to_the_limit(web: WebServer) -> None:
         get(fetcher(web.host_port, max_redirects=0), f"{web.url}/0")
 
 
-def test_a_login_goes_to_its_own_origin_only(web: WebServer, other: WebServer) -> None:
+def test_a_login_is_sent_to_its_own_origin_only(web: WebServer, other: WebServer) -> None:
     login = Login("me", "secret")
     web.pages["/away"] = (302, {"Location": f"{other.url}/x"}, b"")
     web.pages["/near"] = (302, {"Location": "/x"}, b"")
@@ -285,7 +287,7 @@ def test_a_login_goes_to_its_own_origin_only(web: WebServer, other: WebServer) -
     assert "authorization" not in other.seen[2][2]
 
 
-def test_what_comes_is_put_on_disk_and_measured(web: WebServer, tmp_path: Path) -> None:
+def test_a_response_is_written_to_a_file_with_its_size(web: WebServer, tmp_path: Path) -> None:
     body = bytes(range(256)) * 4096
     web.pages["/file"] = body
     found = get(fetcher(web.host_port), f"{web.url}/file", into=tmp_path / "file", max_bytes=len(body))
@@ -304,7 +306,7 @@ def _endless(handler: BaseHTTPRequestHandler) -> Reply:
         raise
 
 
-def test_what_is_larger_than_its_bound_is_refused_as_it_comes(web: WebServer, tmp_path: Path) -> None:
+def test_a_response_above_its_limit_is_refused_while_it_is_received(web: WebServer, tmp_path: Path) -> None:
     web.pages |= {
         "/told": bytes(2000),
         "/endless": _endless,
@@ -312,7 +314,7 @@ def test_what_is_larger_than_its_bound_is_refused_as_it_comes(web: WebServer, tm
     }
     one = fetcher(web.host_port)
     for path in ("/told", "/endless"):
-        refused(one, f"{web.url}{path}", "larger than 1000 bytes", max_bytes=1000, into=tmp_path / "file")
+        assert_refused(one, f"{web.url}{path}", "larger than 1000 bytes", max_bytes=1000, into=tmp_path / "file")
         with pytest.raises(Upstream, match="larger than 1000 bytes"):
             get(one, f"{web.url}{path}", max_bytes=1000)
     with pytest.raises(Upstream, match="larger than 1000000 bytes"):
@@ -320,7 +322,7 @@ def test_what_is_larger_than_its_bound_is_refused_as_it_comes(web: WebServer, tm
     assert (tmp_path / "file").stat().st_size <= 1000
 
 
-def test_a_compressed_answer_is_unpacked_only_where_it_was_requested(web: WebServer) -> None:
+def test_a_compressed_response_is_unpacked_only_on_request(web: WebServer) -> None:
     packed = gzip.compress(b"index")
     web.pages["/"] = (200, {"Content-Encoding": "gzip"}, packed)
     one = fetcher(web.host_port)
@@ -329,7 +331,7 @@ def test_a_compressed_answer_is_unpacked_only_where_it_was_requested(web: WebSer
     assert [headers.get("accept-encoding") for _, _, headers in web.seen] == ["gzip", None]
 
 
-def test_it_takes_no_longer_than_it_may(web: WebServer) -> None:
+def test_a_slow_response_is_a_timeout(web: WebServer) -> None:
     stop = threading.Event()
 
     def slow(handler: BaseHTTPRequestHandler) -> Reply:
@@ -342,7 +344,7 @@ def test_it_takes_no_longer_than_it_may(web: WebServer) -> None:
     stop.set()
 
 
-def test_the_time_is_that_of_all_redirects_together(web: WebServer) -> None:
+def test_the_timeout_includes_all_redirects(web: WebServer) -> None:
     def loop(handler: BaseHTTPRequestHandler) -> Reply:
         threading.Event().wait(0.1)
         return 302, {"Location": "/"}, b""
@@ -352,7 +354,7 @@ def test_the_time_is_that_of_all_redirects_together(web: WebServer) -> None:
         get(fetcher(web.host_port, timeout=Seconds(0.35), max_redirects=100), f"{web.url}/")
 
 
-def test_what_cannot_be_reached_is_reported(web: WebServer) -> None:
+def test_connection_failures_are_reported(web: WebServer) -> None:
     port = free_port()
     with pytest.raises(Upstream, match="refused"):
         get(fetcher(f"127.0.0.1:{port}"), f"http://127.0.0.1:{port}/")
@@ -372,7 +374,7 @@ def test_what_cannot_be_reached_is_reported(web: WebServer) -> None:
         get(fetcher(web.host_port), f"{web.url}/")
 
 
-def test_what_speaks_no_http_is_reported() -> None:
+def test_a_server_that_does_not_speak_http_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -404,7 +406,7 @@ def secure(authority: trustme.CA) -> Iterator[WebServer]:
         yield one
 
 
-def _trusting(monkeypatch: pytest.MonkeyPatch, folder: Path, authority: trustme.CA) -> None:
+def _trust_authority(monkeypatch: pytest.MonkeyPatch, folder: Path, authority: trustme.CA) -> None:
     from supervisor.http import client as module
 
     file = folder / "ca.pem"
@@ -413,13 +415,13 @@ def _trusting(monkeypatch: pytest.MonkeyPatch, folder: Path, authority: trustme.
     module._tls.cache_clear()
 
 
-def test_a_certificate_is_held_against_the_name_though_the_address_is_pinned(
+def test_a_certificate_is_verified_against_the_host_name(
     secure: WebServer, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _trusting(monkeypatch, tmp_path, authority)
+    _trust_authority(monkeypatch, tmp_path, authority)
     secure.pages["/"] = b"safe"
     allowed = (f"charts.example:{secure.port}", f"other.example:{secure.port}")
-    one = fetcher(*allowed, lookup=names(charts="127.0.0.1", other="127.0.0.1"))
+    one = fetcher(*allowed, lookup=fake_resolver(charts="127.0.0.1", other="127.0.0.1"))
     assert get(one, f"https://charts.example:{secure.port}/").body == b"safe"
     with pytest.raises(Upstream, match="certificate is not valid"):
         get(one, f"https://other.example:{secure.port}/")
@@ -429,8 +431,8 @@ def test_a_certificate_is_held_against_the_name_though_the_address_is_pinned(
 def test_an_untrusted_certificate_is_refused(
     secure: WebServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    _trusting(monkeypatch, tmp_path, trustme.CA())
-    one = fetcher(f"charts.example:{secure.port}", lookup=names(charts="127.0.0.1"))
+    _trust_authority(monkeypatch, tmp_path, trustme.CA())
+    one = fetcher(f"charts.example:{secure.port}", lookup=fake_resolver(charts="127.0.0.1"))
     with pytest.raises(Upstream, match="certificate is not valid"):
         get(one, f"https://charts.example:{secure.port}/")
 
@@ -447,7 +449,7 @@ def test_a_file_is_sent_with_its_length(web: WebServer, tmp_path: Path) -> None:
     assert web.seen[0][2]["content-length"] == "300000"
 
 
-def test_an_answer_that_comes_before_all_was_sent_is_taken(tmp_path: Path) -> None:
+def test_a_response_before_the_end_of_the_request_is_read(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         done = threading.Event()
@@ -466,18 +468,18 @@ def test_an_answer_that_comes_before_all_was_sent_is_taken(tmp_path: Path) -> No
         done.set()
 
 
-def test_what_is_given_up_leaves_no_connection(web: WebServer) -> None:
-    gone = threading.Event()
+def test_a_cancelled_fetch_closes_its_connection(web: WebServer) -> None:
+    disconnected = threading.Event()
 
     def endless(handler: BaseHTTPRequestHandler) -> Reply:
         try:
             return _endless(handler)
         finally:
-            gone.set()
+            disconnected.set()
 
     web.pages["/"] = endless
 
-    async def mark_failed() -> None:
+    async def cancel_fetch() -> None:
         task = asyncio.create_task(
             fetcher(web.host_port).fetch(Request(urls.parse(f"{web.url}/"), max_bytes=10**12, into=Path("/dev/null")))
         )
@@ -486,5 +488,5 @@ def test_what_is_given_up_leaves_no_connection(web: WebServer) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(mark_failed())
-    assert gone.wait(10)
+    asyncio.run(cancel_fetch())
+    assert disconnected.wait(10)

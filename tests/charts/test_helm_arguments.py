@@ -82,7 +82,7 @@ CASES: list[tuple[Any, dict[str, Any], list[str], list[str] | None]] = [
 
 
 @pytest.mark.parametrize(("build", "options", "three", "four"), CASES)
-def test_an_option_adds_its_text_and_no_others(
+def test_each_option_adds_exactly_its_arguments(
     build: Any, options: dict[str, Any], three: list[str], four: list[str] | None
 ) -> None:
     for version, words in ((THREE, three), (FOUR, four or three)):
@@ -105,37 +105,37 @@ def test_an_option_adds_its_text_and_no_others(
         (helm_args.create(requests.Create(name="-x")), ["create", "--", "-x"]),
     ],
 )
-def test_what_a_caller_names_comes_after_the_options(arguments: list[str], expected: list[str]) -> None:
+def test_positional_arguments_follow_the_options(arguments: list[str], expected: list[str]) -> None:
     assert arguments == expected
 
 
 @pytest.mark.parametrize("labels", [{"a": "1,b=2"}, {"a,b": "1"}, {"a=b": "1"}])
-def test_a_label_cannot_smuggle_another(labels: dict[str, str]) -> None:
+def test_a_label_cannot_contain_a_second_label(labels: dict[str, str]) -> None:
     with pytest.raises(Invalid, match="labels"):
         install(FOUR, labels=labels)
 
 
-def test_values_are_json_and_never_nothing() -> None:
+def test_values_are_json_and_absent_values_an_empty_object() -> None:
     assert json.loads(helm_args.values(None)) == {}
     assert json.loads(helm_args.values({"a": [1, None, "ü"]})) == {"a": [1, None, "ü"]}
 
 
 @pytest.mark.parametrize("name", HELMS)
 @pytest.mark.parametrize(("build", "options", "three", "four"), CASES)
-def test_both_helms_know_every_word(
+def test_every_flag_is_in_the_help_of_both_helm_versions(
     name: str, build: Any, options: dict[str, Any], three: list[str], four: list[str] | None
 ) -> None:
     """Held against what `helm COMMAND --help` lists: the flags are real, in the version that we give them to."""
     version = THREE if name == "helm3" else FOUR
     command, *words = build(version, **options)
-    known = flags(helm_path(name), command)
+    known = known_flags(helm_path(name), command)
     assert {word.partition("=")[0] for word in words[: words.index("--")]} <= known
 
 
 _FLAGS: dict[tuple[str, str], set[str]] = {}
 
 
-def flags(binary: str, command: str) -> set[str]:
+def known_flags(binary: str, command: str) -> set[str]:
     import re
     import subprocess
 

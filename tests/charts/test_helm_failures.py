@@ -15,16 +15,16 @@ from models.children import Exit
 from models.errors import Problem
 
 RECORDED = ROOT.parent / "shared" / "reference" / "helm-failures.json"
-SAME = {"repo-unreachable": "upstream-unreachable"}
+RENAMED_KINDS = {"repo-unreachable": "upstream-unreachable"}
 
 
 @pytest.mark.needs(RECORDED)
-def test_every_recorded_failure_has_its_kind_and_its_status() -> None:
+def test_every_recorded_failure_has_its_kind_and_status() -> None:
     records = json.loads(RECORDED.read_text())
     wrong = []
     for record in records:
         kind = helm_errors.kind_of(record["stderr"], record["stdout"])
-        if (SAME.get(kind.name, kind.name), STATUS[kind.problem]) != (record["kind"], record["status"]):
+        if (RENAMED_KINDS.get(kind.name, kind.name), STATUS[kind.problem]) != (record["kind"], record["status"]):
             wrong.append((record["helm"], record["args"], record["kind"], kind.name))
     assert len(records) > 200
     assert wrong == []
@@ -72,7 +72,7 @@ def test_every_recorded_failure_has_its_kind_and_its_status() -> None:
         ("", 500),
     ],
 )  # fmt: skip
-def test_others_have_their_status(stderr: str, status: int) -> None:
+def test_constructed_failures_have_their_status(stderr: str, status: int) -> None:
     assert STATUS[helm_errors.kind_of(stderr).problem] == status
 
 
@@ -115,7 +115,7 @@ CLUSTER = [
 
 
 @pytest.mark.parametrize(("stderr", "code", "status"), CLUSTER)
-def test_a_fault_of_the_cluster_has_its_code_and_no_address(stderr: str, code: str, status: int) -> None:
+def test_a_fault_of_the_cluster_has_its_code_without_addresses(stderr: str, code: str, status: int) -> None:
     problem = helm_errors.problem_from_output(stderr)
     assert (problem.code, STATUS[type(problem)]) == (code, status)
     assert not re.search(r"https?://|10\.\d|:6443|\.svc", problem.message)
@@ -132,7 +132,7 @@ def test_a_fault_of_the_cluster_has_its_code_and_no_address(stderr: str, code: s
         ('Error: UPGRADE FAILED: no ConfigMap with the name "web-a" found', 'ConfigMap with the name "web-a"'),
     ],
 )  # fmt: skip
-def test_it_names_the_webhook_the_api_group_or_the_object(stderr: str, name: str) -> None:
+def test_the_message_names_the_webhook_the_api_group_or_the_object(stderr: str, name: str) -> None:
     assert name in helm_errors.problem_from_output(stderr).message
 
 
@@ -141,49 +141,49 @@ def problem_for(stderr: str) -> Problem:
 
 
 def test_details_have_no_paths_of_the_server() -> None:
-    words = problem_for(
+    problem = problem_for(
         "Error: file '/tmp/pilothouse-x/abc/chart/chart.tgz' does not appear to be a gzipped archive; got 'x'"
     )
-    assert "/tmp" not in words.message
-    assert "chart.tgz" in words.message
+    assert "/tmp" not in problem.message
+    assert "chart.tgz" in problem.message
     assert "a/templates/b.yaml" in problem_for("Error: parse error at (a/templates/b.yaml:1): no").message
 
 
 def test_details_have_no_credentials() -> None:
-    words = problem_for("Error: failed to fetch https://anna:secret@example.org/x.tgz : 404 Not Found")
-    assert "secret" not in words.message
-    assert "https://example.org/x.tgz" in words.message
+    problem = problem_for("Error: failed to fetch https://anna:secret@example.org/x.tgz : 404 Not Found")
+    assert "secret" not in problem.message
+    assert "https://example.org/x.tgz" in problem.message
 
 
-def test_details_of_what_cannot_be_reached_have_no_addresses() -> None:
-    words = problem_for('Error: Kubernetes cluster unreachable: Get "https://10.1.2.3:6443/version": dial tcp 10.1.2.3:6443: '
+def test_details_of_an_unreachable_cluster_have_no_addresses() -> None:
+    problem = problem_for('Error: Kubernetes cluster unreachable: Get "https://10.1.2.3:6443/version": dial tcp 10.1.2.3:6443: '
                  "connect: connection refused")  # fmt: skip
-    assert words.message == "the cluster cannot be reached: connection refused"
+    assert problem.message == "the cluster cannot be reached: connection refused"
 
 
-def test_details_of_a_cluster_that_goes_away_in_the_middle_have_no_addresses() -> None:
-    words = problem_for('Error: UPGRADE FAILED: error validating "": error validating data: failed to download openapi: '
+def test_details_of_a_lost_cluster_connection_have_no_addresses() -> None:
+    problem = problem_for('Error: UPGRADE FAILED: error validating "": error validating data: failed to download openapi: '
                  'Get "https://10.1.2.3:6443/openapi/v2?timeout=32s": EOF')  # fmt: skip
-    assert words.message == "the cluster cannot be reached"
+    assert problem.message == "the cluster cannot be reached"
 
 
-def test_details_have_no_pieces_of_a_secret() -> None:
-    words = problem_for(
+def test_details_have_no_content_of_a_secret() -> None:
+    problem = problem_for(
         'Error: INSTALLATION FAILED: 1 error occurred:\n\t* Secret in version "v1" cannot be handled as a Secret: '
         "Data: decode base64: illegal base64 data at input byte 3, error found in #10 byte of "
         '...|t hidden!"},"kind":"|..., bigger context ...|{"apiVersion":"v1","data":{"a":"not hidden!"}|...'
     )
-    assert "cannot be handled as a Secret" in words.message
-    assert "hidden" not in words.message
+    assert "cannot be handled as a Secret" in problem.message
+    assert "hidden" not in problem.message
 
 
-def test_details_are_one_line_of_a_bearable_length() -> None:
-    words = problem_for("Error: execution error at (a/b.yaml:1:2): " + "x\n" * 5000 + "y" * 100_000)
-    assert len(words.message) <= 1500
-    assert "\n" not in words.message
+def test_details_are_one_line_of_limited_length() -> None:
+    problem = problem_for("Error: execution error at (a/b.yaml:1:2): " + "x\n" * 5000 + "y" * 100_000)
+    assert len(problem.message) <= 1500
+    assert "\n" not in problem.message
 
 
-def test_a_failure_without_words_has_some() -> None:
+def test_a_failure_without_output_has_a_message() -> None:
     assert problem_for("").message.strip() == "helm failed without a message"
 
 
@@ -198,7 +198,7 @@ def test_a_failure_without_words_has_some() -> None:
         ("out of memory", Exit(), False),
     ],
 )
-def test_want_of_memory_is_known_by_how_helm_ends(stderr: str, exit: Exit, expected: bool) -> None:
+def test_out_of_memory_is_detected_from_output_and_exit(stderr: str, exit: Exit, expected: bool) -> None:
     assert helm_errors.is_out_of_memory(stderr, exit) is expected
 
 

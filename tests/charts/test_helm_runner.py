@@ -49,29 +49,29 @@ class RunnerFixture:
 
         return asyncio.run(inside())
 
-    def empty(self) -> Path:
+    def new_folder(self) -> Path:
         made = self.folder / f"run{len(list(self.folder.iterdir()))}"
         made.mkdir()
         return made
 
-    def once(self, bounds: Bounds = Bounds(20, "test"), values: bytes | None = None) -> Output:  # noqa: B008 (frozen)
+    def run_once(self, bounds: Bounds = Bounds(20, "test"), values: bytes | None = None) -> Output:  # noqa: B008 (frozen)
         async def work(helm: Helm) -> Output:
-            return await helm.run(["do"], self.empty(), bounds, values)
+            return await helm.run(["do"], self.new_folder(), bounds, values)
 
         output: Output = self.run(work)
         return output
 
 
-def test_what_it_writes_and_how_it_ends_come_back(tmp_path: Path) -> None:
-    output = RunnerFixture(tmp_path, "cat; echo err >&2; exit 3").once(values=b'{"a":"b"}')
+def test_the_result_has_output_and_exit_code(tmp_path: Path) -> None:
+    output = RunnerFixture(tmp_path, "cat; echo err >&2; exit 3").run_once(values=b'{"a":"b"}')
     assert (output.stdout, output.stderr, output.exit.code, output.ok) == (b'{"a":"b"}', "err\n", 3, False)
 
 
-def test_a_helm_that_the_stop_of_the_server_ends_is_no_failure_of_helm(tmp_path: Path) -> None:
+def test_a_helm_process_ended_by_the_stop_of_the_server_is_unavailable(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "touch began; exec sleep 600")
 
     async def work(helm: Helm) -> None:
-        folder = runner.empty()
+        folder = runner.new_folder()
         task = asyncio.create_task(helm.run(["do"], folder, Bounds(600, "test")))
         await asyncio.to_thread(wait_for, (folder / "began").exists)
         await helm.close()
@@ -81,15 +81,16 @@ def test_a_helm_that_the_stop_of_the_server_ends_is_no_failure_of_helm(tmp_path:
     runner.run(work)
 
 
-def test_much_output_and_large_values_pass_whole(tmp_path: Path) -> None:
+def test_large_output_and_values_are_passed_completely(tmp_path: Path) -> None:
     values = b"x" * 900_000
     assert (
-        RunnerFixture(tmp_path, "cat; cat /dev/null; head -c 300000 /dev/zero >&2").once(values=values).stdout == values
+        RunnerFixture(tmp_path, "cat; cat /dev/null; head -c 300000 /dev/zero >&2").run_once(values=values).stdout
+        == values
     )
 
 
-def test_it_sees_nothing_of_our_environment_but_a_short_list(tmp_path: Path) -> None:
-    seen = dict(line.split("=", 1) for line in RunnerFixture(tmp_path, "env").once().stdout.decode().splitlines())
+def test_helm_inherits_only_a_few_environment_variables(tmp_path: Path) -> None:
+    seen = dict(line.split("=", 1) for line in RunnerFixture(tmp_path, "env").run_once().stdout.decode().splitlines())
     assert "SECRET" not in seen
     assert "HELM_NAMESPACE" not in seen
     data = str(tmp_path / "data")
@@ -103,53 +104,53 @@ def test_it_sees_nothing_of_our_environment_but_a_short_list(tmp_path: Path) -> 
     assert seen["PILOTHOUSE_CHILD"].startswith("instance:0:")
 
 
-def test_it_runs_in_an_empty_folder_with_a_group_of_its_own(tmp_path: Path) -> None:
+def test_helm_runs_in_an_empty_folder_and_its_own_process_group(tmp_path: Path) -> None:
     result = (
-        RunnerFixture(tmp_path, "pwd; ls -A; cut -d ' ' -f 6 /proc/$$/stat; echo $$").once().stdout.decode().split()
+        RunnerFixture(tmp_path, "pwd; ls -A; cut -d ' ' -f 6 /proc/$$/stat; echo $$").run_once().stdout.decode().split()
     )
     assert result[0].startswith(str(tmp_path / "run"))
     assert result[1] == result[2]
 
 
-def test_its_memory_is_bounded(tmp_path: Path) -> None:
-    output = RunnerFixture(tmp_path, "ulimit -v; ulimit -c", max_memory=Size(512 * 1024**2)).once()
+def test_the_memory_of_helm_is_limited(tmp_path: Path) -> None:
+    output = RunnerFixture(tmp_path, "ulimit -v; ulimit -c", max_memory=Size(512 * 1024**2)).run_once()
     assert output.stdout.split() == [b"524288", b"0"]
 
 
-def test_a_reading_one_that_takes_too_long_is_ended_though_it_will_not_go(tmp_path: Path) -> None:
+def test_a_read_that_ignores_sigterm_is_killed_at_its_timeout(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "trap '' TERM; echo $$ > pid; sleep 60 & wait; sleep 60")
     with pytest.raises(Unprocessable, match=r"0\.5 s \(the setting\)"):
-        runner.once(Bounds(0.5, "the setting", Unprocessable))
+        runner.run_once(Bounds(0.5, "the setting", Unprocessable))
     (pid,) = [int(file.read_text()) for file in tmp_path.glob("run*/pid")]
     wait_for(lambda: not is_alive(pid))
 
 
-def test_a_changing_helm_gets_sigterm_and_time_to_record_the_failure(tmp_path: Path) -> None:
+def test_a_change_gets_sigterm_and_time_to_record_the_failure(tmp_path: Path) -> None:
     """SIGTERM only: it writes down that the change failed. A killed one would leave the release pending."""
     runner = RunnerFixture(tmp_path, "trap 'sleep 1; touch is-over; exit 1' TERM; sleep 60 & wait")
     with pytest.raises(TimedOut):
-        runner.once(Bounds(0.3, "timeout", TimedOut, lambda: None))
+        runner.run_once(Bounds(0.3, "timeout", TimedOut, lambda: None))
     assert len(list(tmp_path.glob("run*/is-over"))) == 1
 
 
-def test_output_beyond_its_limit_ends_a_reading_one(tmp_path: Path) -> None:
+def test_a_read_is_ended_at_the_output_limit(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "yes", max_output=Size(100_000))
     with pytest.raises(Unprocessable, match=r"svc\.helm\.max-output"):
-        runner.once()
+        runner.run_once()
 
 
-def test_output_beyond_its_limit_does_not_end_a_changing_one(tmp_path: Path) -> None:
+def test_a_change_is_not_ended_at_the_output_limit(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "head -c 500000 /dev/zero; sleep 0.2; touch is-over", max_output=Size(1000))
     with pytest.raises(Unprocessable, match=r"svc\.helm\.max-output"):
-        runner.once(Bounds(20, "timeout", TimedOut, lambda: None))
+        runner.run_once(Bounds(20, "timeout", TimedOut, lambda: None))
     assert len(list(tmp_path.glob("run*/is-over"))) == 1
 
 
-def test_a_reading_helm_ends_when_no_caller_waits_for_it(tmp_path: Path) -> None:
+def test_a_cancelled_read_ends_its_helm_process(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "echo $$ > pid; sleep 60")
 
     async def work(helm: Helm) -> float:
-        task = asyncio.create_task(helm.run(["do"], runner.empty(), Bounds(60, "test")))
+        task = asyncio.create_task(helm.run(["do"], runner.new_folder(), Bounds(60, "test")))
         while not (pids := list(tmp_path.glob("run*/pid"))) or not pids[0].read_text().strip():
             await asyncio.sleep(0.01)
         task.cancel()
@@ -162,13 +163,13 @@ def test_a_reading_helm_ends_when_no_caller_waits_for_it(tmp_path: Path) -> None
     assert runner.run(work) < 1
 
 
-def test_no_more_run_at_once_than_may(tmp_path: Path) -> None:
+def test_concurrent_helm_processes_are_limited(tmp_path: Path) -> None:
     runner = RunnerFixture(
         tmp_path, "touch ../on.$$; ls .. | grep -c on\\\\.; sleep 0.2; rm ../on.$$", max_concurrent=2
     )
 
     async def work(helm: Helm) -> list[Output]:
-        return await asyncio.gather(*(helm.run(["do"], runner.empty(), Bounds(20, "test")) for _ in range(6)))
+        return await asyncio.gather(*(helm.run(["do"], runner.new_folder(), Bounds(20, "test")) for _ in range(6)))
 
     assert {output.stdout.strip() for output in runner.run(work)} <= {b"1", b"2"}
 
@@ -177,16 +178,16 @@ def test_a_call_that_waits_too_long_for_a_slot_is_refused(tmp_path: Path) -> Non
     runner = RunnerFixture(tmp_path, "sleep 60", max_concurrent=1, lock_timeout=Seconds(0.3))
 
     async def work(helm: Helm) -> None:
-        first = asyncio.create_task(helm.run(["do"], runner.empty(), Bounds(60, "test")))
+        first = asyncio.create_task(helm.run(["do"], runner.new_folder(), Bounds(60, "test")))
         await asyncio.sleep(0)
         with pytest.raises(Unavailable, match=r"svc\.helm\.max-concurrent"):
-            await asyncio.gather(*(helm.run(["do"], runner.empty(), Bounds(60, "test")) for _ in range(2)))
+            await asyncio.gather(*(helm.run(["do"], runner.new_folder(), Bounds(60, "test")) for _ in range(2)))
         first.cancel()
 
     runner.run(work)
 
 
-def test_one_change_at_a_time_for_a_release(tmp_path: Path) -> None:
+def test_changes_of_one_release_exclude_each_other(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "", lock_timeout=Seconds(0.2))
 
     async def work(helm: Helm) -> None:
@@ -203,7 +204,7 @@ def test_one_change_at_a_time_for_a_release(tmp_path: Path) -> None:
     runner.run(work)
 
 
-def test_a_time_that_is_over_inside_is_not_taken_for_a_conflict(tmp_path: Path) -> None:
+def test_a_timeout_inside_the_lock_is_not_a_conflict(tmp_path: Path) -> None:
     async def work(helm: Helm) -> None:
         with pytest.raises(TimeoutError):
             async with helm.exclusive("r"):
@@ -212,16 +213,16 @@ def test_a_time_that_is_over_inside_is_not_taken_for_a_conflict(tmp_path: Path) 
     RunnerFixture(tmp_path, "").run(work)
 
 
-def test_a_change_reports_when_it_begins(tmp_path: Path) -> None:
+def test_a_change_calls_back_when_it_begins(tmp_path: Path) -> None:
     begun: list[bool] = []
-    RunnerFixture(tmp_path, "").once(Bounds(20, "timeout", TimedOut, lambda: begun.append(True)))
+    RunnerFixture(tmp_path, "").run_once(Bounds(20, "timeout", TimedOut, lambda: begun.append(True)))
     assert begun == [True]
 
 
 @pytest.mark.parametrize(
     ("result", "version"), [("v4.1.4", Version(4, 1, 4)), ("v3.14.0+gabc", Version(3, 14)), ("v3.19.0", Version(3, 19))]
 )
-def test_helms_version_is_read_once(tmp_path: Path, result: str, version: Version) -> None:
+def test_the_version_of_helm_is_read_once(tmp_path: Path, result: str, version: Version) -> None:
     runner = RunnerFixture(tmp_path, "", begin=f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho {result}\n")
 
     async def work(helm: Helm) -> Version:
@@ -234,7 +235,7 @@ def test_helms_version_is_read_once(tmp_path: Path, result: str, version: Versio
 
 
 @pytest.mark.parametrize("result", ["v3.13.9", "v2.17.0", "v5.0.0", "no version", ""])
-def test_a_helm_that_is_not_known_is_none(tmp_path: Path, result: str) -> None:
+def test_a_helm_with_an_unknown_version_is_unavailable(tmp_path: Path, result: str) -> None:
     async def work(helm: Helm) -> None:
         with pytest.raises(Unavailable, match=r"svc\.helm\.binary"):
             await helm.version()
@@ -243,20 +244,20 @@ def test_a_helm_that_is_not_known_is_none(tmp_path: Path, result: str) -> None:
     RunnerFixture(tmp_path, "", begin=f"#!/bin/sh\necho {result}\n").run(work)
 
 
-def test_a_helm_that_comes_later_is_noticed(tmp_path: Path) -> None:
+def test_a_helm_installed_later_is_detected(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "")
     runner.binary.rename(tmp_path / "away")
 
     async def work(helm: Helm) -> Version:
         with pytest.raises(Unavailable, match=r"svc\.helm\.binary"):
-            await helm.run(["do"], runner.empty(), Bounds(20, "test"))
+            await helm.run(["do"], runner.new_folder(), Bounds(20, "test"))
         (tmp_path / "away").rename(runner.binary)
         return await helm.version()
 
     assert runner.run(work).major == 4
 
 
-def test_another_helm_in_its_place_is_noticed(tmp_path: Path) -> None:
+def test_a_replaced_helm_is_detected(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "exit 0")
 
     async def work(helm: Helm) -> list[int]:
@@ -278,7 +279,7 @@ def test_a_stop_terminates_changing_helm_processes_and_waits(tmp_path: Path) -> 
     runner = RunnerFixture(tmp_path, "trap 'sleep 0.5; touch is-over; exit 1' TERM; touch on; sleep 60 & wait")
 
     async def work(helm: Helm) -> None:
-        task = asyncio.create_task(helm.run(["do"], runner.empty(), Bounds(60, "timeout", TimedOut, lambda: None)))
+        task = asyncio.create_task(helm.run(["do"], runner.new_folder(), Bounds(60, "timeout", TimedOut, lambda: None)))
         while not list(tmp_path.glob("run*/on")):
             await asyncio.sleep(0.01)
         await helm.close()
@@ -289,4 +290,4 @@ def test_a_stop_terminates_changing_helm_processes_and_waits(tmp_path: Path) -> 
 
 
 def test_a_killed_helm_is_reported_with_its_signal(tmp_path: Path) -> None:
-    assert RunnerFixture(tmp_path, "kill -SEGV $$").once().exit.signal == signal.SIGSEGV
+    assert RunnerFixture(tmp_path, "kill -SEGV $$").run_once().exit.signal == signal.SIGSEGV

@@ -43,13 +43,13 @@ def server(tmp_path_factory: pytest.TempPathFactory, hub: WebServer) -> Iterator
         yield one
 
 
-def answer(hub: WebServer, *packages: Any) -> None:
+def set_packages(hub: WebServer, *packages: Any) -> None:
     hub.pages[PATH] = json.dumps({"packages": packages}).encode()
     hub.seen.clear()
 
 
 def test_the_hub_is_queried_and_its_packages_are_returned(server: Server, hub: WebServer) -> None:
-    answer(hub, package("redis"), package("valkey", repository={"name": "val", "url": "https://val.example"}))
+    set_packages(hub, package("redis"), package("valkey", repository={"name": "val", "url": "https://val.example"}))
     found = server.get(f"{SEARCH_PATH}?keyword=redis")
     assert (found.status, found.headers.get_all("Content-Type")) == (200, ["application/json"])
     assert found.json == [
@@ -71,26 +71,26 @@ def test_the_hub_is_queried_and_its_packages_are_returned(server: Server, hub: W
     assert (requested["ts_query_web"], requested["kind"], requested["limit"]) == (["redis"], ["0"], ["20"])
 
 
-def test_what_is_looked_for_is_one_word_of_the_query(server: Server, hub: WebServer) -> None:
-    answer(hub)
+def test_the_keyword_is_escaped_in_the_query_to_the_hub(server: Server, hub: WebServer) -> None:
+    set_packages(hub)
     assert server.get(f"{SEARCH_PATH}?keyword=a%26limit%3D1%20%C3%BC%2Fb%23&maxResults=60").json == []
     requested = parse_qs(urlsplit(hub.paths()[0]).query)
     assert (requested["ts_query_web"], requested["limit"]) == (["a&limit=1 \u00fc/b#"], ["60"])
 
 
-def test_equal_searches_are_cached_for_a_while(server: Server, hub: WebServer) -> None:
-    answer(hub, package("once"))
+def test_equal_searches_are_cached(server: Server, hub: WebServer) -> None:
+    set_packages(hub, package("once"))
     assert [len(server.get(f"{SEARCH_PATH}?keyword=once&maxResults={most}").json) for most in (1, 1, 2)] == [1, 1, 1]
     assert len(hub.seen) == 2
 
 
-def test_no_more_than_the_requested_number_are_returned(server: Server, hub: WebServer) -> None:
-    answer(hub, *(package(f"p{number}") for number in range(10)))
+def test_at_most_max_results_packages_are_returned(server: Server, hub: WebServer) -> None:
+    set_packages(hub, *(package(f"p{number}") for number in range(10)))
     assert len(server.get(f"{SEARCH_PATH}?keyword=many&maxResults=3").json) == 3
 
 
 def test_missing_fields_of_a_package_are_empty(server: Server, hub: WebServer) -> None:
-    answer(hub, {"name": "bare"})
+    set_packages(hub, {"name": "bare"})
     assert server.get(f"{SEARCH_PATH}?keyword=bare").json == [
         {
             "name": "bare", "version": "", "appVersion": "", "repoName": "", "repoUrl": "", "description": "",
@@ -100,7 +100,7 @@ def test_missing_fields_of_a_package_are_empty(server: Server, hub: WebServer) -
 
 
 @pytest.mark.parametrize("most", ["0", "61", "-1", "x", "1.5", "99999999999999999999", "1e1"])
-def test_how_many_must_be_a_number_from_1_to_60(server: Server, most: str) -> None:
+def test_max_results_must_be_a_number_from_1_to_60(server: Server, most: str) -> None:
     result = check_problem(
         server.get(f"{SEARCH_PATH}?keyword=x&maxResults={most}"), 400, SEARCH_PATH, has_timestamp=True
     )
@@ -130,7 +130,7 @@ def test_the_keyword_is_required(server: Server, query: str) -> None:
         ((200, {}, b"[" * 5_000_000), 502),
     ],
 )
-def test_unexpected_responses_of_the_hub(
+def test_unexpected_responses_of_the_hub_are_reported(
     server: Server, hub: WebServer, page: chart_servers.Reply, status: int
 ) -> None:
     hub.pages[PATH] = page
@@ -138,7 +138,7 @@ def test_unexpected_responses_of_the_hub(
     assert found.status == status, found
 
 
-def test_a_hub_on_this_machine_must_be_allowed(tmp_path_factory: pytest.TempPathFactory, hub: WebServer) -> None:
+def test_a_hub_on_loopback_must_be_an_allowed_host(tmp_path_factory: pytest.TempPathFactory, hub: WebServer) -> None:
     with running_server(tmp_path_factory.mktemp("strict"), svc={"hub": {"url": hub.url}}) as strict:
         hub.seen.clear()
         assert strict.get(f"{SEARCH_PATH}?keyword=x").status == 400

@@ -17,7 +17,7 @@ def read(folder: Path, text: str) -> dict[str, list[IndexVersion]]:
     return {one.name: list(one.versions) for one in repository_index.charts(file)}
 
 
-ONE = IndexVersion("1.0.0", "7", "a chart", "a.tgz", "ab")
+EXPECTED = IndexVersion("1.0.0", "7", "a chart", "a.tgz", "ab")
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ ONE = IndexVersion("1.0.0", "7", "a chart", "a.tgz", "ab")
         " digest: ab}]}\nentries: *e\n",
     ],
 )
-def test_an_alias_is_what_it_stands_for(tmp_path: Path, text: str) -> None:
-    assert read(tmp_path, text) == {"a": [ONE]}
+def test_aliases_are_expanded(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == {"a": [EXPECTED]}
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_an_alias_is_what_it_stands_for(tmp_path: Path, text: str) -> None:
         ("apiVersion: v1\nx: &v [x]\nentries: {a: [{description: *v}]}\n", "description is not text"),
     ],
 )
-def test_an_alias_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_aliases_are_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(Invalid, match=words):
         read(tmp_path, text)
 
 
-def test_aliases_that_stand_for_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aliases_that_expand_beyond_the_limits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repository_index, "_MAX_EXPANDED_EVENTS", 1000)
     one = "{version: 1.0.0, urls: [a]}"
     many = f"apiVersion: v1\nx: &v {one}\nentries: {{a: [{', '.join(['*v'] * 500)}]}}\n"
@@ -67,7 +67,7 @@ def test_aliases_that_stand_for_too_much_are_refused(tmp_path: Path, monkeypatch
         read(tmp_path, f"apiVersion: v1\nx: &v [{', '.join([one] * 20)}]\nentries: {{}}\n")
 
 
-def test_what_is_passed_over_costs_nothing_whatever_it_stands_for(tmp_path: Path) -> None:
+def test_aliases_in_ignored_fields_are_not_expanded(tmp_path: Path) -> None:
     """A few lines that would be a thousand million texts."""
     lines = "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 10)}]\n" for n in range(9))
     assert read(tmp_path, f"a: &a [x]\n{lines}apiVersion: v1\nentries: {{a: [{{version: 1.0.0, keywords: *j}}]}}\n")

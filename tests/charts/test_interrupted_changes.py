@@ -23,7 +23,7 @@ from models.charts.releases import Change, marked_failed
 API = "/api/v1"
 
 
-def hooked(*hooks: str) -> bytes:
+def chart_with_hooks(*hooks: str) -> bytes:
     """A chart with a Pod as a hook, which nobody runs."""
     return chart_archive(
         values="colour: red\n",
@@ -38,7 +38,7 @@ spec: {{restartPolicy: Never, containers: [{{name: a, image: b}}]}}
     )
 
 
-class Place:
+class ReleaseClient:
     """A server whose helm is one of the two, and a namespace of its own for each test."""
 
     def __init__(self, server: Server, cluster: Cluster) -> None:
@@ -71,148 +71,150 @@ def settings(cluster: Cluster, program: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=HELMS)
-def runner_of(
+def shared_client(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
+) -> Iterator[ReleaseClient]:
     with running_server(tmp_path_factory.mktemp(request.param), svc=settings(cluster, request.param)) as server:
-        yield Place(server, cluster)
+        yield ReleaseClient(server, cluster)
 
 
 @pytest.fixture
-def place(runner_of: Place, cluster: Cluster) -> Place:
-    runner_of.namespace = cluster.namespace()
-    return runner_of
+def client(shared_client: ReleaseClient, cluster: Cluster) -> ReleaseClient:
+    shared_client.namespace = cluster.namespace()
+    return shared_client
 
 
-def notes(server: Server) -> list[Path]:
+def change_notes(server: Server) -> list[Path]:
     """The notes of changes that are not over."""
     return list((server.data / "charts" / "changing").glob("*"))
 
 
-def test_a_rollback_whose_hook_takes_too_long_has_failed_and_can_be_upgraded(place: Place) -> None:
-    archive = hooked("pre-rollback")
-    assert place.install(archive).status == 201
-    assert place.upgrade(archive, values={"colour": "blue"}).status == 200
-    answer = place.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 1})
+def test_a_rollback_with_a_timed_out_hook_is_failed_and_can_be_upgraded(client: ReleaseClient) -> None:
+    archive = chart_with_hooks("pre-rollback")
+    assert client.install(archive).status == 201
+    assert client.upgrade(archive, values={"colour": "blue"}).status == 200
+    answer = client.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 1})
     check_problem(answer, 504, f"{API}/releases/r/rollback", has_timestamp=True)
-    assert place.info["status"] == "failed"
-    assert place.info["description"].startswith('Rollback "r" failed: ')
-    assert place.labels(3)["status"] == "failed"
-    rows = place.ask("GET", "/releases/r/history").json
+    assert client.info["status"] == "failed"
+    assert client.info["description"].startswith('Rollback "r" failed: ')
+    assert client.labels(3)["status"] == "failed"
+    rows = client.ask("GET", "/releases/r/history").json
     assert [(row["revision"], row["status"]) for row in rows] == [(3, "failed"), (2, "deployed"), (1, "superseded")]
-    again = place.upgrade(archive, values={"colour": "green"})
+    again = client.upgrade(archive, values={"colour": "green"})
     assert (again.status, again.json["version"], again.json["info"]["status"]) == (200, 4, "deployed")
-    assert notes(place.server) == []
+    assert change_notes(client.server) == []
 
 
-def test_a_rollback_whose_hook_fails_has_failed_and_can_be_repeated(place: Place) -> None:
-    archive = hooked("pre-rollback")
-    place.install(archive)
-    place.upgrade(archive)
-    with place.cluster.attended(place.namespace, "Failed"):
-        answer = place.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 20})
+def test_a_rollback_with_a_failed_hook_is_failed_and_can_be_repeated(client: ReleaseClient) -> None:
+    archive = chart_with_hooks("pre-rollback")
+    client.install(archive)
+    client.upgrade(archive)
+    with client.cluster.attended(client.namespace, "Failed"):
+        answer = client.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 20})
     check_problem(answer, 422, f"{API}/releases/r/rollback", has_timestamp=True)
-    assert place.info["status"] == "failed"
-    with place.cluster.attended(place.namespace):
-        assert place.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 20}).status == 204
-    assert place.info["status"] == "deployed"
+    assert client.info["status"] == "failed"
+    with client.cluster.attended(client.namespace):
+        assert client.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 20}).status == 204
+    assert client.info["status"] == "deployed"
 
 
-def test_an_uninstall_whose_hook_takes_too_long_has_failed_and_can_be_upgraded(place: Place) -> None:
-    archive = hooked("pre-delete")
-    place.install(archive)
-    answer = place.ask("DELETE", "/releases/r", query="&timeout=1")
+def test_an_uninstall_with_a_timed_out_hook_is_failed_and_can_be_upgraded(client: ReleaseClient) -> None:
+    archive = chart_with_hooks("pre-delete")
+    client.install(archive)
+    answer = client.ask("DELETE", "/releases/r", query="&timeout=1")
     check_problem(answer, 504, f"{API}/releases/r", has_timestamp=True)
-    assert (place.info["status"], place.info["deleted"]) == ("failed", None)
-    assert place.info["description"].startswith('Uninstall "r" failed: ')
-    assert place.upgrade(archive).json["info"]["status"] == "deployed"
+    assert (client.info["status"], client.info["deleted"]) == ("failed", None)
+    assert client.info["description"].startswith('Uninstall "r" failed: ')
+    assert client.upgrade(archive).json["info"]["status"] == "deployed"
 
 
-def test_what_another_has_under_way_stays_as_it_is(place: Place) -> None:
+def test_a_pending_change_of_another_helm_is_left_unchanged(client: ReleaseClient) -> None:
     """What is pending was written while ours ran, but helm said that it would not touch it."""
-    place.install(hooked("pre-rollback"))
+    client.install(chart_with_hooks("pre-rollback"))
     now = time.strftime("%Y-%m-%dT%H:%M:%S.5Z", time.gmtime(time.time() + 1))
-    release = made_release("r", place.namespace, 2, "pending-upgrade")
+    release = made_release("r", client.namespace, 2, "pending-upgrade")
     release["info"]["last_deployed"] = now
-    store_release(place.cluster, release)
-    check_problem(place.upgrade(hooked("pre-rollback")), 409, f"{API}/releases/r/upgrade/upload", has_timestamp=True)
-    assert place.info["status"] == "pending-upgrade"
-    assert notes(place.server) == []
+    store_release(client.cluster, release)
+    check_problem(
+        client.upgrade(chart_with_hooks("pre-rollback")), 409, f"{API}/releases/r/upgrade/upload", has_timestamp=True
+    )
+    assert client.info["status"] == "pending-upgrade"
+    assert change_notes(client.server) == []
 
 
-def begun(place: Place, method: str, path: str, fields: Any) -> http.client.HTTPConnection:
+def start_change(client: ReleaseClient, method: str, path: str, fields: Any) -> http.client.HTTPConnection:
     """A change that is asked for, and whose answer nobody reads."""
-    connection = http.client.HTTPConnection("127.0.0.1", place.server.port, timeout=60)
-    connection.request(method, f"{API}{path}?namespace={place.namespace}", json.dumps(fields), dict(KEY))
+    connection = http.client.HTTPConnection("127.0.0.1", client.server.port, timeout=60)
+    connection.request(method, f"{API}{path}?namespace={client.namespace}", json.dumps(fields), dict(KEY))
     return connection
 
 
 @pytest.mark.parametrize("program", HELMS)
-def test_what_a_killed_server_leaves_half_done_has_failed_after_the_next_start(
+def test_a_change_interrupted_by_sigkill_is_failed_after_the_next_start(
     cluster: Cluster, tmp_path: Path, program: str
 ) -> None:
-    archive = hooked("pre-rollback")
+    archive = chart_with_hooks("pre-rollback")
     with running_server(tmp_path, svc=settings(cluster, program)) as server:
-        place = Place(server, cluster)
-        place.namespace = cluster.namespace()
-        place.install(archive)
-        place.upgrade(archive)
-        with contextlib.closing(begun(place, "POST", "/releases/r/rollback", {"revision": 1})):
-            wait_for(lambda: place.info["status"] == "pending-rollback")
+        client = ReleaseClient(server, cluster)
+        client.namespace = cluster.namespace()
+        client.install(archive)
+        client.upgrade(archive)
+        with contextlib.closing(start_change(client, "POST", "/releases/r/rollback", {"revision": 1})):
+            wait_for(lambda: client.info["status"] == "pending-rollback")
             server.kill()
-        (note,) = notes(server)
+        (note,) = change_notes(server)
         assert note.stat().st_mode & 0o777 == 0o600
         server.start()
-        assert place.upgrade(archive).json["info"]["status"] == "deployed", "it waits for what is being settled"
-        rows = place.ask("GET", "/releases/r/history").json
+        assert client.upgrade(archive).json["info"]["status"] == "deployed", "it waits for what is being settled"
+        rows = client.ask("GET", "/releases/r/history").json
         assert [row["status"] for row in rows] == ["deployed", "failed", "superseded", "superseded"]
         assert "killed" in rows[1]["description"]
-        assert notes(server) == []
+        assert change_notes(server) == []
         (server.data / "charts" / "changing" / "torn").write_text('{"place')
         server.stop()
         server.start()
-        wait_for(lambda: notes(server) == [], about="a note that was cut off to be gone")
+        wait_for(lambda: change_notes(server) == [], about="a note that was cut off to be gone")
 
 
-def test_a_server_that_stops_leaves_nothing_half_done(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_server_stop_leaves_no_pending_release(cluster: Cluster, tmp_path: Path) -> None:
     """helm would be let finish for a while; a hook of an uninstall ends sooner here."""
-    archive = hooked("pre-delete")
+    archive = chart_with_hooks("pre-delete")
     with running_server(tmp_path, svc=settings(cluster, "helm")) as server:
-        place = Place(server, cluster)
-        place.namespace = cluster.namespace()
-        place.install(archive)
-        with contextlib.closing(begun(place, "DELETE", "/releases/r", None)):
-            wait_for(lambda: place.info["status"] == "uninstalling")
-            with cluster.attended(place.namespace, "Failed"):
+        client = ReleaseClient(server, cluster)
+        client.namespace = cluster.namespace()
+        client.install(archive)
+        with contextlib.closing(start_change(client, "DELETE", "/releases/r", None)):
+            wait_for(lambda: client.info["status"] == "uninstalling")
+            with cluster.attended(client.namespace, "Failed"):
                 server.stop()
         server.start()
-        assert place.info["status"] == "failed"
+        assert client.info["status"] == "failed"
 
 
-def test_what_cannot_be_settled_at_once_is_settled_before_the_next_change(cluster: Cluster, tmp_path: Path) -> None:
+def test_recovery_of_an_unreachable_cluster_runs_before_the_next_change(cluster: Cluster, tmp_path: Path) -> None:
     """The cluster is gone while the server is killed, and for a while after the next start."""
-    archive = hooked("pre-rollback")
+    archive = chart_with_hooks("pre-rollback")
     config = settings(cluster, "helm")
     live = cluster.kubeconfig.read_text()
     file = tmp_path / "kubeconfig"
     file.write_text(live)
     config["kube"] = {"kubeconfig": str(file)}
     with running_server(tmp_path, svc=config) as server:
-        place = Place(server, cluster)
-        place.namespace = cluster.namespace()
-        place.install(archive)
-        with contextlib.closing(begun(place, "POST", "/releases/r/rollback", {"revision": 1})):
-            wait_for(lambda: place.info["status"] == "pending-rollback")
+        client = ReleaseClient(server, cluster)
+        client.namespace = cluster.namespace()
+        client.install(archive)
+        with contextlib.closing(start_change(client, "POST", "/releases/r/rollback", {"revision": 1})):
+            wait_for(lambda: client.info["status"] == "pending-rollback")
             server.kill()
         file.write_text(cluster.dead_config().read_text())
         server.start()
         wait_for(lambda: "may be left pending" in server.log.read_text())
-        assert place.upgrade(archive).status == 502
-        assert len(notes(server)) == 1, "what helm has not begun is not noted"
+        assert client.upgrade(archive).status == 502
+        assert len(change_notes(server)) == 1, "what helm has not begun is not noted"
         file.write_text(live)
-        assert place.info["status"] == "pending-rollback"
-        assert place.upgrade(archive).status == 200
-        assert notes(server) == []
+        assert client.info["status"] == "pending-rollback"
+        assert client.upgrade(archive).status == 200
+        assert change_notes(server) == []
 
 
 # The rule, without a cluster
@@ -220,33 +222,33 @@ def test_what_cannot_be_settled_at_once_is_settled_before_the_next_change(cluste
 CHANGE = Change("space", "r", "rollback", began=1_000_000.0, seconds=10)
 
 
-def at(seconds: float) -> str:
+def timestamp_at(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.123456789Z", time.gmtime(seconds))
 
 
 @pytest.mark.parametrize(
     ("info", "is_left"),
     [
-        ({"status": "pending-rollback", "last_deployed": at(1_000_001)}, True),
-        ({"status": "pending-install", "last_deployed": at(1_000_001)}, True),
-        ({"status": "pending-upgrade", "last_deployed": at(1_000_001)}, True),
-        ({"status": "uninstalling", "last_deployed": at(1), "deleted": at(1_000_001)}, True),
-        ({"status": "uninstalling", "last_deployed": at(1_000_001), "deleted": at(1)}, False),
-        ({"status": "pending-rollback", "last_deployed": at(999_990)}, False),
-        ({"status": "pending-rollback", "last_deployed": at(1_000_200)}, False),
-        ({"status": "deployed", "last_deployed": at(1_000_001)}, False),
-        ({"status": "failed", "last_deployed": at(1_000_001)}, False),
+        ({"status": "pending-rollback", "last_deployed": timestamp_at(1_000_001)}, True),
+        ({"status": "pending-install", "last_deployed": timestamp_at(1_000_001)}, True),
+        ({"status": "pending-upgrade", "last_deployed": timestamp_at(1_000_001)}, True),
+        ({"status": "uninstalling", "last_deployed": timestamp_at(1), "deleted": timestamp_at(1_000_001)}, True),
+        ({"status": "uninstalling", "last_deployed": timestamp_at(1_000_001), "deleted": timestamp_at(1)}, False),
+        ({"status": "pending-rollback", "last_deployed": timestamp_at(999_990)}, False),
+        ({"status": "pending-rollback", "last_deployed": timestamp_at(1_000_200)}, False),
+        ({"status": "deployed", "last_deployed": timestamp_at(1_000_001)}, False),
+        ({"status": "failed", "last_deployed": timestamp_at(1_000_001)}, False),
         ({"status": "pending-rollback"}, False),
         (None, False),
     ],
 )
-def test_what_is_half_done_and_of_which_change(info: Any, is_left: bool) -> None:
+def test_an_interrupted_change_is_matched_by_name_status_and_time(info: Any, is_left: bool) -> None:
     assert CHANGE.has_interrupted({"name": "r", "info": info}) is is_left
 
 
-def test_only_the_status_and_its_reason_change() -> None:
+def test_marking_a_release_failed_changes_status_and_description_only() -> None:
     whole = made_release("r", "space", 3, "uninstalling", config={"ä": [1.5, 10**20, None, "<&>"]}, odd={"x": 1})
-    whole["info"]["deleted"] = at(1_000_001)
+    whole["info"]["deleted"] = timestamp_at(1_000_001)
     secret: dict[str, Any] = {
         "metadata": {"name": "n", "resourceVersion": "7", "labels": {"owner": "helm", "status": "uninstalling"}},
         "type": "helm.sh/release.v1",

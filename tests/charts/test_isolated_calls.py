@@ -64,7 +64,7 @@ def test_a_child_returns_what_the_function_returns_or_raises() -> None:
         call(json.loads, "[")
 
 
-def test_a_child_that_needs_too_much_memory_or_dies_is_a_clear_error() -> None:
+def test_a_child_that_exceeds_its_memory_or_is_killed_is_unprocessable() -> None:
     with pytest.raises(Unprocessable, match=f"more than {MAX_MEMORY_BYTES} bytes of memory"):
         call(bytes, MAX_MEMORY_BYTES)
     with pytest.raises(Unprocessable, match="needs more than"):
@@ -72,7 +72,7 @@ def test_a_child_that_needs_too_much_memory_or_dies_is_a_clear_error() -> None:
 
 
 @pytest.mark.parametrize("how", ["deadline", "cancel", "close", "seconds"])
-def test_a_child_is_killed_with_the_work_that_waits_for_it(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_is_killed_when_its_call_is_cancelled_or_times_out(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "seconds":
         monkeypatch.setattr(charts_workers, "MAX_SECONDS", 0.05)
 
@@ -90,7 +90,7 @@ def test_a_child_is_killed_with_the_work_that_waits_for_it(how: str, monkeypatch
     with_workers(work, timeout=0.5 if how == "deadline" else 600)
 
 
-def test_a_large_document_is_parsed_elsewhere() -> None:
+def test_json_documents_of_every_size_are_parsed() -> None:
     async def work(workers: Workers) -> list[Any]:
         return [await workers.parse_json(text) for text in (b"[1]", json.dumps(["x" * 70_000]), large)]
 
@@ -101,7 +101,9 @@ def test_a_large_document_is_parsed_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("padding", "is_isolated"), [(1000, False), (1024**2, False), (8 * 1024**2, True)], ids=["small", "large", "huge"]
 )
-def test_a_release_keeps_what_answers_need(padding: int, is_isolated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_release_is_unpacked_in_a_child_without_its_templates(
+    padding: int, is_isolated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads: list[bool] = []
     call_child = Isolation.call
 

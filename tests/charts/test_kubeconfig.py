@@ -17,7 +17,7 @@ from supervisor.charts.kube.config import Kube
 HERE = Path("/somewhere")
 
 
-def one(user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None) -> dict[str, Any]:
+def kubeconfig_with(user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443", **(cluster or {})}}],
         "users": [{"name": "u", "user": user or {}}],
@@ -35,8 +35,8 @@ def write(folder: Path, name: str, *documents: dict[str, Any]) -> Path:
     return folder / name
 
 
-def test_a_context_names_the_cluster_and_the_user() -> None:
-    found = read(one({"token": "t"}, {"certificate-authority-data": base64.b64encode(b"ca").decode()}))
+def test_a_context_selects_cluster_and_user() -> None:
+    found = read(kubeconfig_with({"token": "t"}, {"certificate-authority-data": base64.b64encode(b"ca").decode()}))
     assert (found.scheme, found.host, found.port, found.prefix) == ("https", "api.example", 6443, "")
     assert found.authority == Blob(data=b"ca")
     assert found.token == Blob(data=b"t")
@@ -53,26 +53,28 @@ def test_a_context_names_the_cluster_and_the_user() -> None:
         ("a:8080", ("http", "a", 8080, "")),
     ],
 )
-def test_addresses_of_servers(server: str, meant: tuple[str, str, int, str]) -> None:
+def test_server_addresses_are_parsed(server: str, meant: tuple[str, str, int, str]) -> None:
     assert address(server) == meant
 
 
 @pytest.mark.parametrize("server", ["", "https://", "ftp://a", "https://a:port", "https://a:99999"])
-def test_an_address_that_is_none_is_recognized_as_invalid(server: str) -> None:
+def test_invalid_server_addresses_are_refused(server: str) -> None:
     with pytest.raises(BadKubeconfig):
         address(server)
 
 
-def test_the_first_value_of_several_files_counts() -> None:
+def test_the_first_of_several_files_takes_precedence() -> None:
     first = {"users": [{"name": "u", "user": {"token": "first"}}]}
-    second = {**one({"token": "second"}), "current-context": "y"}
+    second = {**kubeconfig_with({"token": "second"}), "current-context": "y"}
     second["contexts"].append({"name": "y", "context": {"cluster": "c", "user": "u"}})
     assert read(first, second).token == Blob(data=b"first")
     assert merged([(HERE, {"current-context": "z"}), (HERE, second)])["current-context"] == "z"
 
 
-def test_a_path_is_that_of_its_own_file() -> None:
-    documents = [(Path("/a/config"), one({"client-certificate": "c.pem", "client-key": "/k.pem", "tokenFile": "t"}))]
+def test_paths_are_relative_to_their_own_file() -> None:
+    documents = [
+        (Path("/a/config"), kubeconfig_with({"client-certificate": "c.pem", "client-key": "/k.pem", "tokenFile": "t"}))
+    ]
     found = access(merged(documents), None)
     assert found.certificate == Blob(file=Path("/a/c.pem"))
     assert found.key == Blob(file=Path("/k.pem"))
@@ -80,10 +82,10 @@ def test_a_path_is_that_of_its_own_file() -> None:
     assert set(found.files) == {Path("/a/c.pem"), Path("/k.pem"), Path("/a/t")}
 
 
-def test_data_wins_over_a_file_and_a_token_file_over_a_token() -> None:
+def test_data_overrides_a_file_and_a_token_file_overrides_a_token() -> None:
     data = base64.b64encode(b"inside").decode()
     found = read(
-        one(
+        kubeconfig_with(
             {"token": "t", "tokenFile": "/t"},
             {"certificate-authority": "/ca", "certificate-authority-data": data},
         )
@@ -92,23 +94,25 @@ def test_data_wins_over_a_file_and_a_token_file_over_a_token() -> None:
     assert found.token == Blob(file=Path("/t"))
 
 
-def test_a_named_context_is_not_the_current_one() -> None:
-    document = one({"token": "t"})
+def test_a_named_context_overrides_the_current_context() -> None:
+    document = kubeconfig_with({"token": "t"})
     document["contexts"].append({"name": "other", "context": {"cluster": "d", "user": "u"}})
     document["clusters"].append({"name": "d", "cluster": {"server": "https://other", "tls-server-name": "n"}})
     found = read(document, context="other")
     assert (found.host, found.server_name) == ("other", "n")
 
 
-def test_insecure_means_that_no_certificate_authority_is_checked() -> None:
-    found = read(one({}, {"insecure-skip-tls-verify": True, "certificate-authority": "/ca"}))
+def test_insecure_skip_tls_verify_ignores_the_certificate_authority() -> None:
+    found = read(kubeconfig_with({}, {"insecure-skip-tls-verify": True, "certificate-authority": "/ca"}))
     assert not found.verify
     assert not found.authority
 
 
-def test_a_name_and_a_password_and_whom_we_act_for() -> None:
+def test_basic_authentication_and_impersonation_are_read() -> None:
     found = read(
-        one({"username": "n", "password": "p", "as": "boss", "as-groups": ["g", "h"], "as-user-extra": {"k": ["v"]}})
+        kubeconfig_with(
+            {"username": "n", "password": "p", "as": "boss", "as-groups": ["g", "h"], "as-user-extra": {"k": ["v"]}}
+        )
     )
     assert found.basic == ("n", "p")
     assert found.headers == (
@@ -119,20 +123,20 @@ def test_a_name_and_a_password_and_whom_we_act_for() -> None:
     )
 
 
-def test_secrets_are_not_shown() -> None:
-    found = read(one({"token": "sesame", "username": "n", "password": "opensesame"}))
+def test_the_repr_has_no_secrets() -> None:
+    found = read(kubeconfig_with({"token": "sesame", "username": "n", "password": "opensesame"}))
     assert "sesame" not in repr(found)
 
 
 @pytest.mark.parametrize(
     "document",
     [
-        one({"exec": {"command": "aws"}}),
-        one({"auth-provider": {"name": "gcp"}}),
-        one({}, {"proxy-url": "http://proxy:3128"}),
+        kubeconfig_with({"exec": {"command": "aws"}}),
+        kubeconfig_with({"auth-provider": {"name": "gcp"}}),
+        kubeconfig_with({}, {"proxy-url": "http://proxy:3128"}),
     ],
 )
-def test_what_only_helm_speaks(document: dict[str, Any]) -> None:
+def test_settings_that_only_helm_supports_are_unsupported(document: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedKubeconfig):
         read(document)
 
@@ -141,23 +145,23 @@ def test_what_only_helm_speaks(document: dict[str, Any]) -> None:
     "document",
     [
         {},
-        {**one(), "current-context": "nothing"},
-        {**one(), "current-context": None},
-        {**one(), "clusters": []},
-        {**one(), "users": []},
-        {**one(), "users": [{"user": {}}]},
-        {**one(), "users": ["u"]},
-        {**one(), "current-context": ["x"]},
-        {**one(), "clusters": 3},
-        {**one(), "contexts": [{"name": "x", "context": {"cluster": ["c"]}}]},
-        one({"token": 12}),
-        one({"tokenFile": 12}),
-        one({"as": "boss", "as-groups": "g"}),
-        one({"as": "boss", "as-user-extra": ["g"]}),
-        one({}, {"certificate-authority-data": "%%%"}),
+        {**kubeconfig_with(), "current-context": "nothing"},
+        {**kubeconfig_with(), "current-context": None},
+        {**kubeconfig_with(), "clusters": []},
+        {**kubeconfig_with(), "users": []},
+        {**kubeconfig_with(), "users": [{"user": {}}]},
+        {**kubeconfig_with(), "users": ["u"]},
+        {**kubeconfig_with(), "current-context": ["x"]},
+        {**kubeconfig_with(), "clusters": 3},
+        {**kubeconfig_with(), "contexts": [{"name": "x", "context": {"cluster": ["c"]}}]},
+        kubeconfig_with({"token": 12}),
+        kubeconfig_with({"tokenFile": 12}),
+        kubeconfig_with({"as": "boss", "as-groups": "g"}),
+        kubeconfig_with({"as": "boss", "as-user-extra": ["g"]}),
+        kubeconfig_with({}, {"certificate-authority-data": "%%%"}),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used(document: dict[str, Any]) -> None:
+def test_invalid_kubeconfigs_are_refused(document: dict[str, Any]) -> None:
     with pytest.raises(BadKubeconfig):
         read(document)
 
@@ -165,18 +169,18 @@ def test_a_kubeconfig_that_cannot_be_used(document: dict[str, Any]) -> None:
 # Which one counts
 
 
-def account(folder: Path) -> Path:
+def write_service_account(folder: Path) -> Path:
     for name in ("token", "ca.crt"):
         (folder / name).write_text(name)
     return folder
 
 
-def test_the_order_is_configured_then_variable_then_home_then_in_cluster(tmp_path: Path) -> None:
-    configured, named = write(tmp_path, "configured", one()), write(tmp_path, "named", one())
+def test_configured_file_then_variable_then_home_then_in_cluster_is_used(tmp_path: Path) -> None:
+    configured, named = write(tmp_path, "configured", kubeconfig_with()), write(tmp_path, "named", kubeconfig_with())
     (tmp_path / ".kube").mkdir()
-    home = write(tmp_path / ".kube", "config", one())
+    home = write(tmp_path / ".kube", "config", kubeconfig_with())
     environ = {"KUBECONFIG": str(named), "HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    inside = account(tmp_path)
+    inside = write_service_account(tmp_path)
 
     def files(configured: Path | None) -> tuple[Path, ...] | None:
         place = Kube(configured, None, environ, inside).place()
@@ -192,20 +196,20 @@ def test_the_order_is_configured_then_variable_then_home_then_in_cluster(tmp_pat
     assert files(None) is None
 
 
-def test_one_that_is_named_and_not_is_missing_replaced_by_another(tmp_path: Path) -> None:
+def test_a_missing_named_kubeconfig_is_not_replaced_by_another(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
-    write(tmp_path / ".kube", "config", one())
+    write(tmp_path / ".kube", "config", kubeconfig_with())
     missing = tmp_path / "later"
     assert Kube(missing, None, {"HOME": str(tmp_path)}).place() is None
     variable = Kube(None, None, {"HOME": str(tmp_path), "KUBECONFIG": str(missing)})
     assert variable.place() is None
-    write(tmp_path, "later", one())
+    write(tmp_path, "later", kubeconfig_with())
     assert variable.place() is not None
 
 
-def test_the_variable_may_list_files_of_which_some_are_missing(tmp_path: Path) -> None:
+def test_missing_files_in_the_kubeconfig_variable_are_skipped(tmp_path: Path) -> None:
     users = write(tmp_path, "users", {"users": [{"name": "u", "user": {"token": "from-users"}}]})
-    rest = write(tmp_path, "rest", one({"token": "from-rest"}))
+    rest = write(tmp_path, "rest", kubeconfig_with({"token": "from-rest"}))
     listed = os.pathsep.join(map(str, [tmp_path / "missing", users, rest]))
     kube = Kube(None, None, {"KUBECONFIG": listed})
     place = kube.place()
@@ -215,9 +219,9 @@ def test_the_variable_may_list_files_of_which_some_are_missing(tmp_path: Path) -
     assert place.environment == {"KUBECONFIG": os.pathsep.join(map(str, [users, rest]))}
 
 
-def test_the_account_of_a_pod(tmp_path: Path) -> None:
+def test_the_service_account_of_a_pod_is_used(tmp_path: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
-    kube = Kube(None, None, environ, account(tmp_path))
+    kube = Kube(None, None, environ, write_service_account(tmp_path))
     place = kube.place()
     assert place is not None
     found = kube.access(place)
@@ -227,8 +231,8 @@ def test_the_account_of_a_pod(tmp_path: Path) -> None:
     assert place.environment == environ
 
 
-def test_the_context_is_that_of_the_request_or_the_configured_one(tmp_path: Path) -> None:
-    file = write(tmp_path, "config", one())
+def test_the_requested_context_overrides_the_configured_one(tmp_path: Path) -> None:
+    file = write(tmp_path, "config", kubeconfig_with())
     kube = Kube(file, "configured", {})
     configured, chosen = kube.place(), kube.place(context="chosen")
     assert configured is not None
@@ -236,9 +240,9 @@ def test_the_context_is_that_of_the_request_or_the_configured_one(tmp_path: Path
     assert (configured.arguments, chosen.arguments) == (["--kube-context=configured"], ["--kube-context=chosen"])
 
 
-def test_anothers_choice_of_a_file_does_not_take_the_configured_context(tmp_path: Path) -> None:
-    file = write(tmp_path, "theirs", one())
-    kube = Kube(write(tmp_path, "config", one()), "configured", {})
+def test_a_requested_file_does_not_use_the_configured_context(tmp_path: Path) -> None:
+    file = write(tmp_path, "theirs", kubeconfig_with())
+    kube = Kube(write(tmp_path, "config", kubeconfig_with()), "configured", {})
     place = kube.place(file)
     assert place is not None
     assert (place.files, place.arguments) == ((file,), [])
@@ -246,7 +250,7 @@ def test_anothers_choice_of_a_file_does_not_take_the_configured_context(tmp_path
 
 
 @pytest.mark.parametrize("text", ["{", "- a list", "a: [", "\x00", "!!python/object:os.system {}"])
-def test_a_file_that_is_none_is_the_clusters_failure_and_its_path_is_not_reported(tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_is_an_upstream_error_without_its_path(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config"
     file.write_text(text)
     kube = Kube(file, None, {})
@@ -270,10 +274,10 @@ def test_a_file_that_is_none_is_the_clusters_failure_and_its_path_is_not_reporte
         ({"HTTPS_PROXY": "http://p", "NO_PROXY": "*"}, "https://api.example", False),
     ],
 )
-def test_a_proxy_between_us_and_the_cluster_is_helms_to_use(
+def test_a_proxy_of_the_environment_is_unsupported(
     tmp_path: Path, environ: dict[str, str], server: str, is_helms: bool
 ) -> None:
-    kube = Kube(write(tmp_path, "config", one({}, {"server": server})), None, environ)
+    kube = Kube(write(tmp_path, "config", kubeconfig_with({}, {"server": server})), None, environ)
     place = kube.place()
     assert place is not None
     if is_helms:
@@ -286,9 +290,9 @@ def test_a_proxy_between_us_and_the_cluster_is_helms_to_use(
 @pytest.mark.parametrize(
     ("driver", "meant"), [("", ""), ("secret", ""), ("Secrets", ""), ("configmap", "configmap"), ("sql", "sql")]
 )
-def test_where_helm_keeps_releases(tmp_path: Path, driver: str, meant: str) -> None:
+def test_the_storage_driver_of_helm_is_read(tmp_path: Path, driver: str, meant: str) -> None:
     environ = {"HELM_DRIVER": driver, "HELM_DRIVER_SQL_CONNECTION_STRING": "postgres://secret"}
-    kube = Kube(write(tmp_path, "config", one()), None, environ)
+    kube = Kube(write(tmp_path, "config", kubeconfig_with()), None, environ)
     place = kube.place()
     assert place is not None
     assert kube.driver == meant

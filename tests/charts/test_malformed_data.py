@@ -19,7 +19,7 @@ import pytest
 from chart_servers import Reply, WebServer
 from conftest import ROOT, TIMEOUT_SECONDS
 from release_secrets import TIMESTAMP, made_release
-from test_cluster_faults import fake, held, json_response, run
+from test_cluster_faults import fake_server, json_response, release_responses, run
 
 from models.charts import releases, repositories, semver, yaml_values
 from models.charts.refs import ChartRef
@@ -80,29 +80,29 @@ def test_invalid_hooks_are_reported_as_far_as_possible(hooks: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [nested(330), nested(900), {"a": "\ud800", "b": "\0"}])
-def test_values_that_are_too_deep_for_blocks_are_yaml_all_the_same(value: Any) -> None:
+def test_values_too_deep_for_block_style_are_still_yaml(value: Any) -> None:
     assert json.loads(yaml_values.dump(value)) == value
 
 
-def test_a_manifest_that_would_crash_the_reader_is_refused() -> None:
+def test_a_manifest_too_deep_for_the_parser_is_refused() -> None:
     for text in ("[" * 100_000, "a: " + "{a: " * 100_000, "- " * 100_000):
         with pytest.raises(ValueError, match="more than 500 deep"):
             named(text)
 
 
 @pytest.mark.parametrize("text", ["a: \ud800", "? {a: 1}\n: x", "a: 1\n b: 2", "{{ x }}"])
-def test_a_document_that_cannot_be_read_is_one_object_at_fault(text: str) -> None:
+def test_an_unreadable_document_is_one_faulty_object(text: str) -> None:
     (found,) = named(text)
     assert found.fault.startswith("the document is not YAML")
 
 
-def test_a_manifest_may_be_as_deep_as_definitions_are() -> None:
+def test_a_manifest_as_deep_as_a_custom_resource_definition_is_read() -> None:
     deep = json.dumps({"apiVersion": "v1", "kind": "A", "spec": nested(200)})
     assert [one.kind for one in named(deep)] == ["A"]
 
 
 @pytest.mark.parametrize("text", ["a: " + "[" * 200_000, "{a: " * 100_000, "- " * 100_000])
-def test_values_that_would_crash_the_reader_are_refused(text: str) -> None:
+def test_values_too_deep_for_the_parser_are_refused(text: str) -> None:
     with pytest.raises(Invalid, match="more than 500 deep"):
         yaml_values.parse(text)
 
@@ -111,25 +111,25 @@ def test_values_that_would_crash_the_reader_are_refused(text: str) -> None:
     "about", ['{name: ".."}', '{name: "."}', "{generateName: x-}", '{name: "a%b"}', '{name: a/b}',
               '{name: a, namespace: ".."}']
 )  # fmt: skip
-def test_an_object_that_cannot_be_requested_is_not_there_and_hides_no_other(about: str) -> None:
+def test_an_object_with_an_invalid_name_is_not_found_and_hides_no_other(about: str) -> None:
     objects = [f"apiVersion: v1\nkind: ConfigMap\nmetadata: {one}\n" for one in (about, "{name: x}")]
-    kept = held(made_release("a", "n", manifest="---\n".join(objects)))
+    stored_releases = release_responses(made_release("a", "n", manifest="---\n".join(objects)))
 
     def answer(path: str, query: dict[str, list[str]], accept: str) -> tuple[int, bytes] | None:
         if path == "/api/v1":
             return json_response({"resources": [{"kind": "ConfigMap", "name": "configmaps", "namespaced": True}]})
         if path.endswith("/configmaps/x"):
             return json_response({"kind": "ConfigMap"})
-        return json_response({}, 400) if "/configmaps/" in path else kept(path, query, accept)
+        return json_response({}, 400) if "/configmaps/" in path else stored_releases(path, query, accept)
 
-    with fake(answer) as api:
+    with fake_server(answer) as api:
         found = run(api.access, lambda cluster: Native(cluster).resources("n", "a"))
     assert [one.ready for one in found] == [False, True]
     assert found[0].message.startswith("not found")
 
 
-def test_410_of_a_cluster_is_a_failure_of_the_cluster() -> None:
-    with fake(lambda *_: json_response({}, 410)) as api:
+def test_status_410_of_the_cluster_is_an_upstream_error() -> None:
+    with fake_server(lambda *_: json_response({}, 410)) as api:
         for method in ("newest", "history", "resources"):
             with pytest.raises(Upstream, match="expired"):
                 run(api.access, lambda cluster, method=method: getattr(Native(cluster), method)("n", "a"))  # type: ignore[misc]
@@ -142,19 +142,19 @@ def test_410_of_a_cluster_is_a_failure_of_the_cluster() -> None:
     "text",
     ["1   " * 60 + "!", "1, " * 80 + "!", "1 , " * 60 + "!", " " * 250 + "!", ">= 1 " * 40 + "!", "1 - 2 " * 40 + "!"],
 )
-def test_no_range_takes_for_ever(text: str) -> None:
-    assert quickly(f"from models.charts.refs import check_version as ask\nask({text!r})") == "Invalid"
+def test_long_version_ranges_are_refused_in_linear_time(text: str) -> None:
+    assert error_of_program(f"from models.charts.refs import check_version as ask\nask({text!r})") == "Invalid"
 
 
-def test_no_challenge_of_a_registry_takes_for_ever() -> None:
-    assert quickly("from supervisor.charts.oci import _CHALLENGE\n_CHALLENGE.findall('a' * 1_000_000)") == ""
+def test_a_long_registry_challenge_is_parsed_in_linear_time() -> None:
+    assert error_of_program("from supervisor.charts.oci import _CHALLENGE\n_CHALLENGE.findall('a' * 1_000_000)") == ""
 
 
-def test_no_name_of_a_host_takes_for_ever() -> None:
-    assert quickly("from supervisor.http.urls import parse\nparse('http://' + 'é.' * 5_000_000)") == "Invalid"
+def test_a_long_host_name_is_refused_in_linear_time() -> None:
+    assert error_of_program("from supervisor.http.urls import parse\nparse('http://' + 'é.' * 5_000_000)") == "Invalid"
 
 
-def quickly(program: str) -> str:
+def error_of_program(program: str) -> str:
     """The kind of failure with which a program of Python ends, if any; it has half a minute."""
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
@@ -166,7 +166,7 @@ def quickly(program: str) -> str:
 
 
 @pytest.mark.parametrize("where", ["http://[zz", "//[", "https://[::1"])
-def test_a_link_that_cannot_be_read_is_refused(web: WebServer, where: str) -> None:
+def test_a_malformed_redirect_is_refused(web: WebServer, where: str) -> None:
     web.pages["/x"] = (302, {"Location": where}, b"")
     with pytest.raises(Invalid, match="is refused"):
         asyncio.run(fetcher(web).fetch(Request(urls.parse(f"{web.url}/x"))))
@@ -174,28 +174,28 @@ def test_a_link_that_cannot_be_read_is_refused(web: WebServer, where: str) -> No
         urls.parse(web.url).below(where)
 
 
-def test_endless_headers_are_reported(web: WebServer) -> None:
+def test_response_headers_above_the_limit_are_reported(web: WebServer) -> None:
     web.pages["/x"] = (200, {"X": "y" * 70_000}, b"")
     with pytest.raises(Upstream, match="its headers are too long"):
         asyncio.run(fetcher(web).fetch(Request(urls.parse(f"{web.url}/x"))))
 
 
-def test_a_few_bytes_that_unpack_to_many_let_others_have_their_turn(web: WebServer, tmp_path: Path) -> None:
+def test_unpacking_a_response_yields_to_the_loop(web: WebServer, tmp_path: Path) -> None:
     size = 64 * 1024**2
     web.pages["/x"] = (200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(size)))
 
-    async def turns() -> int:
+    async def count_loop_iterations() -> int:
         fetching = asyncio.ensure_future(
             fetcher(web).fetch(Request(urls.parse(f"{web.url}/x"), size, into=tmp_path / "x", unpack=True))
         )
-        had = 0
+        iterations = 0
         while not fetching.done():
-            had += (tmp_path / "x").exists()  # the answer has begun
+            iterations += (tmp_path / "x").exists()  # the answer has begun
             await asyncio.sleep(0)
         assert (await fetching).size == size
-        return had
+        return iterations
 
-    assert asyncio.run(turns()) > 500
+    assert asyncio.run(count_loop_iterations()) > 500
 
 
 @pytest.mark.parametrize(
@@ -210,16 +210,14 @@ def test_a_range_may_begin_with_a_prerelease(web: WebServer, wanted: str, found:
     assert asyncio.run(registries.version(ref)) == found
 
 
-def test_an_index_that_is_replaced_while_a_version_is_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_lookup_reads_one_state_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue.open(tmp_path / "charts.db")
     try:
-        repositories.replace(Source("lab", "http://x.example"), [offered("1.0.0")])
+        repositories.replace(Source("lab", "http://x.example"), [index_chart("1.0.0")])
         source, chosen = repositories.named("lab"), semver.chosen
 
         def replace() -> None:
-            catalogue.run_with_timeout(lambda: repositories.replace(source, [offered("1.1.0")]), TIMEOUT_SECONDS)
+            catalogue.run_with_timeout(lambda: repositories.replace(source, [index_chart("1.1.0")]), TIMEOUT_SECONDS)
 
         def meanwhile(wanted: str, known: Iterable[str]) -> str | None:
             thread = threading.Thread(target=replace)
@@ -234,11 +232,11 @@ def test_an_index_that_is_replaced_while_a_version_is_looked_for(
         catalogue.close()
 
 
-def offered(version: str) -> IndexChart:
+def index_chart(version: str) -> IndexChart:
     return IndexChart("demo", (IndexVersion(version, None, None, "demo.tgz", ""),))
 
 
-def test_a_list_of_tags_that_leads_nowhere_is_refused(web: WebServer) -> None:
+def test_a_tag_list_with_a_malformed_link_is_refused(web: WebServer) -> None:
     reply: Reply = (200, {"Link": '<http://[zz>; rel="next"'}, b'{"tags": []}')
     web.pages["/v2/x/demo/tags/list"] = reply
     with pytest.raises(Invalid, match="is refused"):

@@ -34,14 +34,14 @@ def web() -> Iterator[WebServer]:
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[WebServer]:
+def forbidden() -> Iterator[WebServer]:
     """A server that nobody has allowed."""
     with chart_servers.web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def lying(tmp_path_factory: pytest.TempPathFactory, web: WebServer) -> Iterator[Server]:
+def server_allowing_web(tmp_path_factory: pytest.TempPathFactory, web: WebServer) -> Iterator[Server]:
     security = FULL | {"allowed-hosts": [web.host_port]}
     with running_server(tmp_path_factory.mktemp("lying"), svc={"security": security}) as server:
         yield server
@@ -76,7 +76,7 @@ def version_in(data: bytes) -> str:
 
 
 @pytest.fixture(scope="module")
-def pushed(tmp_path_factory: pytest.TempPathFactory, registry: str) -> str:
+def pushed_by_helm(tmp_path_factory: pytest.TempPathFactory, registry: str) -> str:
     """What helm itself has pushed."""
     folder = tmp_path_factory.mktemp("pushed")
     for version in ("0.1.0", "0.2.0", "0.10.0", "1.0.0-rc.1", "0.3.0+build.7"):
@@ -99,14 +99,16 @@ def pushed(tmp_path_factory: pytest.TempPathFactory, registry: str) -> str:
         (":1.0.0-rc.1", None, "1.0.0-rc.1"),
     ],
 )
-def test_what_helm_pushed_is_pulled(server: Server, pushed: str, tag: str, version: str | None, found: str) -> None:
-    data = pull(server, pushed + tag, version)
+def test_a_chart_pushed_by_helm_is_pulled(
+    server: Server, pushed_by_helm: str, tag: str, version: str | None, found: str
+) -> None:
+    data = pull(server, pushed_by_helm + tag, version)
     assert version_in(data) == found
     assert data == chart_servers.chart_archive("demo", found)
 
 
-def test_a_pulled_chart_is_named_after_what_is_in_it(server: Server, pushed: str) -> None:
-    answer = post_json(server, "/repos/pull", {"chart": f"{pushed}:0.3.0_build.7"})
+def test_the_file_name_of_a_pulled_chart_has_its_version(server: Server, pushed_by_helm: str) -> None:
+    answer = post_json(server, "/repos/pull", {"chart": f"{pushed_by_helm}:0.3.0_build.7"})
     assert answer.headers["Content-Disposition"] == 'attachment; filename="demo-0.3.0+build.7.tgz"'
     assert answer.headers["Content-Type"] == "application/gzip"
 
@@ -120,26 +122,30 @@ def test_a_pulled_chart_is_named_after_what_is_in_it(server: Server, pushed: str
         ({"version": "1/2"}, 400),
     ],
 )
-def test_what_is_missing_is_not_found(server: Server, pushed: str, body: dict[str, str], status: int) -> None:
-    assert post_json(server, "/repos/pull", {"chart": pushed} | body).status == status
+def test_a_missing_version_in_a_registry_is_not_found(
+    server: Server, pushed_by_helm: str, body: dict[str, str], status: int
+) -> None:
+    assert post_json(server, "/repos/pull", {"chart": pushed_by_helm} | body).status == status
     assert (
-        server.get(f"/api/v1/charts/show?chartRef={pushed}&version={body['version'].replace('>', '%3E')}").status
+        server.get(
+            f"/api/v1/charts/show?chartRef={pushed_by_helm}&version={body['version'].replace('>', '%3E')}"
+        ).status
         == status
     )
 
 
-def test_a_repository_that_is_missing_is_not_found(server: Server, registry: str) -> None:
+def test_a_missing_repository_in_a_registry_is_not_found(server: Server, registry: str) -> None:
     assert post_json(server, "/repos/pull", {"chart": f"oci://{registry}/nothing/demo"}).status == 404
     assert post_json(server, "/repos/pull", {"chart": f"oci://{registry}/nothing/demo:1.0.0"}).status == 404
 
 
-def test_a_tag_and_another_version_contradict_each_other(server: Server, pushed: str) -> None:
-    answer = post_json(server, "/repos/pull", {"chart": f"{pushed}:0.1.0", "version": "0.2.0"})
+def test_a_tag_and_a_different_version_are_400(server: Server, pushed_by_helm: str) -> None:
+    answer = post_json(server, "/repos/pull", {"chart": f"{pushed_by_helm}:0.1.0", "version": "0.2.0"})
     assert answer.status == 400
     assert "0.2.0" in answer.json["detail"]
 
 
-def test_what_we_push_helm_pulls(server: Server, registry: str, tmp_path: Path) -> None:
+def test_helm_pulls_a_pushed_chart(server: Server, registry: str, tmp_path: Path) -> None:
     facts: dict[str, Any] = {
         "description": "\u00dcber",
         "keywords": ["a"],
@@ -162,7 +168,7 @@ def test_what_we_push_helm_pulls(server: Server, registry: str, tmp_path: Path) 
     assert pull(server, f"oci://{registry}/ours/mine:1.2.3_b") == data
 
 
-def test_what_is_pushed_to_the_top_of_a_registry(server: Server, registry: str) -> None:
+def test_a_chart_can_be_pushed_to_the_root_of_a_registry(server: Server, registry: str) -> None:
     assert (
         post_parts(
             server, "/repos/push", {"chart": chart_servers.chart_archive("top"), "remote": f"oci://{registry}"}
@@ -186,7 +192,7 @@ def test_what_is_pushed_to_the_top_of_a_registry(server: Server, registry: str) 
         ("oci://localhost/ours", "is refused"),
     ],
 )
-def test_where_nothing_is_pushed_to(server: Server, registry: str, remote: str, detail: str) -> None:
+def test_invalid_remotes_of_a_push_are_400(server: Server, registry: str, remote: str, detail: str) -> None:
     answer = post_parts(
         server, "/repos/push", {"chart": chart_servers.chart_archive(), "remote": remote.format(registry)}
     )
@@ -194,13 +200,13 @@ def test_where_nothing_is_pushed_to(server: Server, registry: str, remote: str, 
     assert detail in answer.json["detail"]
 
 
-def test_what_is_no_chart_is_not_pushed(server: Server, registry: str) -> None:
+def test_an_invalid_chart_is_not_pushed(server: Server, registry: str) -> None:
     answer = post_parts(server, "/repos/push", {"chart": b"no chart", "remote": f"oci://{registry}/ours"})
     assert answer.status == 400
     assert post_parts(server, "/repos/push", {"remote": f"oci://{registry}/ours"}).json["detail"] == "chart is required"
 
 
-def test_pushing_is_behind_the_gate(server: Server, registry: str) -> None:
+def test_a_push_without_credentials_is_401(server: Server, registry: str) -> None:
     assert server.post("/api/v1/repos/push", b"").status == 401
 
 
@@ -215,7 +221,7 @@ def manifest(data: bytes, digest: str | None = None, kind: str = CONFIG, layers:
     ).encode()
 
 
-def offer(web: WebServer, path: str, data: bytes, result: bytes | None = None) -> str:
+def serve_chart(web: WebServer, path: str, data: bytes, result: bytes | None = None) -> str:
     """A registry in which a chart lies at `path`; its reference."""
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     web.pages[f"/v2/{path}/manifests/1.0.0"] = result or manifest(data)
@@ -223,97 +229,109 @@ def offer(web: WebServer, path: str, data: bytes, result: bytes | None = None) -
     return f"oci://{web.host_port}/{path}:1.0.0"
 
 
-def refusal(lying: Server, ref: str, status: int) -> str:
-    answer = post_json(lying, "/repos/pull", {"chart": ref})
+def error_detail(server_allowing_web: Server, ref: str, status: int) -> str:
+    answer = post_json(server_allowing_web, "/repos/pull", {"chart": ref})
     assert answer.status == status, answer
     return str(answer.json["detail"])
 
 
-def test_a_blob_that_is_not_its_digest_is_refused(lying: Server, web: WebServer) -> None:
+def test_a_blob_with_a_wrong_digest_is_refused(server_allowing_web: Server, web: WebServer) -> None:
     data = chart_servers.chart_archive("demo", "1.0.0")
-    ref = offer(web, "false/demo", data)
+    ref = serve_chart(web, "false/demo", data)
     web.pages[f"/v2/false/demo/blobs/sha256:{hashlib.sha256(data).hexdigest()}"] = chart_servers.chart_archive(
         "demo", "6.6.6"
     )
-    assert "digest" in refusal(lying, ref, 502)
+    assert "digest" in error_detail(server_allowing_web, ref, 502)
 
 
-def test_a_manifest_that_is_not_its_digest_is_refused(lying: Server, web: WebServer) -> None:
-    ref = offer(web, "twisted/demo", chart_servers.chart_archive("demo", "1.0.0"))
+def test_a_manifest_with_a_wrong_digest_is_refused(server_allowing_web: Server, web: WebServer) -> None:
+    ref = serve_chart(web, "twisted/demo", chart_servers.chart_archive("demo", "1.0.0"))
     body = web.pages["/v2/twisted/demo/manifests/1.0.0"]
     assert isinstance(body, bytes)
     web.pages["/v2/twisted/demo/manifests/1.0.0"] = (200, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}, body)
-    assert "digest" in refusal(lying, ref, 502)
+    assert "digest" in error_detail(server_allowing_web, ref, 502)
 
 
-def test_what_is_no_chart_is_refused(lying: Server, web: WebServer) -> None:
+def test_an_artifact_that_is_not_a_chart_is_refused(server_allowing_web: Server, web: WebServer) -> None:
     data = chart_servers.chart_archive()
     kind = "application/vnd.oci.image.config.v1+json"
-    assert "is not a chart" in refusal(lying, offer(web, "image/demo", data, manifest(data, kind=kind)), 400)
-    assert "contains no chart" in refusal(lying, offer(web, "two/demo", data, manifest(data, layers=2)), 400)
-    assert "without a SHA-256" in refusal(lying, offer(web, "md5/demo", data, manifest(data, digest="md5:0")), 502)
-    assert "gzip" in refusal(lying, offer(web, "noise/demo", b"noise"), 400)
-    assert "did not answer with JSON" in refusal(lying, offer(web, "odd/demo", data, b"<html>"), 502)
+    assert "is not a chart" in error_detail(
+        server_allowing_web, serve_chart(web, "image/demo", data, manifest(data, kind=kind)), 400
+    )
+    assert "contains no chart" in error_detail(
+        server_allowing_web, serve_chart(web, "two/demo", data, manifest(data, layers=2)), 400
+    )
+    assert "without a SHA-256" in error_detail(
+        server_allowing_web, serve_chart(web, "md5/demo", data, manifest(data, digest="md5:0")), 502
+    )
+    assert "gzip" in error_detail(server_allowing_web, serve_chart(web, "noise/demo", b"noise"), 400)
+    assert "did not answer with JSON" in error_detail(
+        server_allowing_web, serve_chart(web, "odd/demo", data, b"<html>"), 502
+    )
 
 
 def _challenge(realm: str) -> Reply:
     return 401, {"WWW-Authenticate": f'Bearer realm="{realm}",service="it",scope="repository:x:pull"'}, b""
 
 
-def test_a_token_is_requested_at_the_realm_that_the_registry_names(lying: Server, web: WebServer) -> None:
+def test_a_token_is_requested_from_the_realm_of_the_registry(server_allowing_web: Server, web: WebServer) -> None:
     data = chart_servers.chart_archive("demo", "1.0.0")
-    ref = offer(web, "closed/demo", data)
+    ref = serve_chart(web, "closed/demo", data)
     inner = dict(web.pages)
 
-    def guarded(handler: BaseHTTPRequestHandler) -> Reply:
+    def require_token(handler: BaseHTTPRequestHandler) -> Reply:
         if handler.headers.get("Authorization") != "Bearer the.token":
             return _challenge(f"{web.url}/token")
         return 200, {}, inner[handler.path]  # type: ignore[return-value]
 
     for path in [path for path in inner if path.startswith("/v2/closed")]:
-        web.pages[path] = guarded
+        web.pages[path] = require_token
     web.pages["/token"] = b'{"token": "the.token"}'
     web.seen.clear()
-    assert post_json(lying, "/repos/pull", {"chart": ref}).body == data
+    assert post_json(server_allowing_web, "/repos/pull", {"chart": ref}).body == data
     requested = [path for path in web.paths() if path.startswith("/token")]
     assert requested == ["/token?service=it&scope=repository%3Ax%3Apull"]
 
 
-def test_a_missing_token_server_is_not_a_missing_chart(lying: Server, web: WebServer) -> None:
-    ref = offer(web, "barred/demo", chart_servers.chart_archive("demo", "1.0.0"))
+def test_a_missing_token_server_is_an_upstream_error(server_allowing_web: Server, web: WebServer) -> None:
+    ref = serve_chart(web, "barred/demo", chart_servers.chart_archive("demo", "1.0.0"))
     web.pages["/v2/barred/demo/manifests/1.0.0"] = _challenge(f"{web.url}/no-tokens")
-    assert refusal(lying, ref, 502).endswith("answered 404")
+    assert error_detail(server_allowing_web, ref, 502).endswith("answered 404")
 
 
 @pytest.mark.parametrize(
     "realm", ["{0}/token", "http://169.254.169.254/token", "file:///etc/passwd", "http://me:pw@{1}/token"]
 )
-def test_a_token_realm_does_not_lead_inside(lying: Server, web: WebServer, elsewhere: WebServer, realm: str) -> None:
-    ref = offer(web, "led/demo", chart_servers.chart_archive("demo", "1.0.0"))
-    web.pages["/v2/led/demo/manifests/1.0.0"] = _challenge(realm.format(elsewhere.url, web.host_port))
-    elsewhere.pages["/token"] = b'{"token": "x"}'
-    assert "refused" in refusal(lying, ref, 400)
-    assert elsewhere.seen == []
+def test_a_token_realm_at_an_internal_address_is_refused(
+    server_allowing_web: Server, web: WebServer, forbidden: WebServer, realm: str
+) -> None:
+    ref = serve_chart(web, "led/demo", chart_servers.chart_archive("demo", "1.0.0"))
+    web.pages["/v2/led/demo/manifests/1.0.0"] = _challenge(realm.format(forbidden.url, web.host_port))
+    forbidden.pages["/token"] = b'{"token": "x"}'
+    assert "refused" in error_detail(server_allowing_web, ref, 400)
+    assert forbidden.seen == []
 
 
-def test_a_blob_does_not_lead_inside(lying: Server, web: WebServer, elsewhere: WebServer) -> None:
+def test_a_blob_redirect_to_an_internal_address_is_refused(
+    server_allowing_web: Server, web: WebServer, forbidden: WebServer
+) -> None:
     data = chart_servers.chart_archive("demo", "1.0.0")
-    ref = offer(web, "moved/demo", data)
-    elsewhere.pages["/blob"] = data
+    ref = serve_chart(web, "moved/demo", data)
+    forbidden.pages["/blob"] = data
     digest = hashlib.sha256(data).hexdigest()
-    web.pages[f"/v2/moved/demo/blobs/sha256:{digest}"] = (307, {"Location": f"{elsewhere.url}/blob"}, b"")
-    assert "refused" in refusal(lying, ref, 400)
-    assert elsewhere.seen == []
+    web.pages[f"/v2/moved/demo/blobs/sha256:{digest}"] = (307, {"Location": f"{forbidden.url}/blob"}, b"")
+    assert "refused" in error_detail(server_allowing_web, ref, 400)
+    assert forbidden.seen == []
 
 
-def test_a_token_is_not_sent_to_where_a_blob_leads(lying: Server, web: WebServer) -> None:
+def test_a_token_is_not_sent_to_the_target_of_a_blob_redirect(server_allowing_web: Server, web: WebServer) -> None:
     """The registry at one name hands out a place at another: both may be reached, the token is for the first."""
     data = chart_servers.chart_archive("demo", "1.0.0")
-    ref = offer(web, "cdn/demo", data)
+    ref = serve_chart(web, "cdn/demo", data)
     digest = hashlib.sha256(data).hexdigest()
     seen: list[str | None] = []
 
-    def guarded(handler: BaseHTTPRequestHandler) -> Reply:
+    def require_token(handler: BaseHTTPRequestHandler) -> Reply:
         if handler.headers.get("Authorization") != "Bearer t":
             return _challenge(f"{web.url}/t")
         return 200, {}, manifest(data)
@@ -324,17 +342,17 @@ def test_a_token_is_not_sent_to_where_a_blob_leads(lying: Server, web: WebServer
 
     with chart_servers.web_server() as cdn:
         cdn.pages["/blob"] = stored
-        web.pages["/v2/cdn/demo/manifests/1.0.0"] = guarded
+        web.pages["/v2/cdn/demo/manifests/1.0.0"] = require_token
         web.pages["/t"] = b'{"access_token": "t"}'
         web.pages[f"/v2/cdn/demo/blobs/sha256:{digest}"] = (307, {"Location": f"{cdn.url}/blob"}, b"")
-        assert "refused" in refusal(lying, ref, 400)
+        assert "refused" in error_detail(server_allowing_web, ref, 400)
         web.pages["/blob"] = stored
         web.pages[f"/v2/cdn/demo/blobs/sha256:{digest}"] = (307, {"Location": f"http://0x7f.1:{web.port}/blob"}, b"")
-        assert post_json(lying, "/repos/pull", {"chart": ref}).body == data
+        assert post_json(server_allowing_web, "/repos/pull", {"chart": ref}).body == data
     assert seen == ["Bearer t"]  # 127.0.0.1 spelled otherwise is the same origin
 
 
-def test_an_index_may_lead_to_a_registry(server: Server, registry: str, pushed: str, tmp_path: Path) -> None:
+def test_an_index_can_refer_to_a_registry(server: Server, registry: str, pushed_by_helm: str, tmp_path: Path) -> None:
     """As those of large publishers do."""
     data = chart_servers.chart_archive("demo", "0.3.0+build.7")
     with chart_servers.web_server() as shop:
@@ -342,10 +360,10 @@ def test_an_index_may_lead_to_a_registry(server: Server, registry: str, pushed: 
         svc = {"security": FULL | {"allowed-hosts": [registry, shop.host_port]}}
         with running_server(tmp_path / "shop", svc=svc) as one:
             for name, url, result, status in (
-                ("tagged", f"{pushed}:0.3.0_build.7", data, 200),
-                ("plain", pushed, data, 200),
-                ("false", f"{pushed}:0.2.0", data, 502),
-                ("other", f"{pushed}:0.2.0", None, 502),
+                ("tagged", f"{pushed_by_helm}:0.3.0_build.7", data, 200),
+                ("plain", pushed_by_helm, data, 200),
+                ("false", f"{pushed_by_helm}:0.2.0", data, 502),
+                ("other", f"{pushed_by_helm}:0.2.0", None, 502),
                 ("inside", "oci://127.0.0.1:1/demo:0.3.0_build.7", None, 400),
                 ("odd", "oci://../demo", None, 400),
             ):
@@ -357,38 +375,46 @@ def test_an_index_may_lead_to_a_registry(server: Server, registry: str, pushed: 
                 assert status != 200 or answer.body == data
 
 
-def test_an_upload_does_not_lead_inside(lying: Server, web: WebServer, elsewhere: WebServer) -> None:
-    web.pages["/v2/ours/demo/blobs/uploads/"] = (202, {"Location": f"{elsewhere.url}/upload"}, b"")
+def test_an_upload_location_at_an_internal_address_is_refused(
+    server_allowing_web: Server, web: WebServer, forbidden: WebServer
+) -> None:
+    web.pages["/v2/ours/demo/blobs/uploads/"] = (202, {"Location": f"{forbidden.url}/upload"}, b"")
     answer = post_parts(
-        lying, "/repos/push", {"chart": chart_servers.chart_archive(), "remote": f"oci://{web.host_port}/ours"}
+        server_allowing_web,
+        "/repos/push",
+        {"chart": chart_servers.chart_archive(), "remote": f"oci://{web.host_port}/ours"},
     )
     assert answer.status == 400
     assert "refused" in answer.json["detail"]
-    assert elsewhere.seen == []
+    assert forbidden.seen == []
 
 
-def test_a_refusal_of_a_registry_is_reported_with_its_message(lying: Server, web: WebServer) -> None:
+def test_an_error_of_a_registry_is_reported_with_its_message(server_allowing_web: Server, web: WebServer) -> None:
     result = json.dumps({"errors": [{"code": "DENIED", "message": "not for you"}]}).encode()
     web.pages["/v2/deny/demo/blobs/uploads/"] = (403, {}, result)
     answer = post_parts(
-        lying, "/repos/push", {"chart": chart_servers.chart_archive(), "remote": f"oci://{web.host_port}/deny"}
+        server_allowing_web,
+        "/repos/push",
+        {"chart": chart_servers.chart_archive(), "remote": f"oci://{web.host_port}/deny"},
     )
     assert (answer.status, answer.json["code"]) == (400, "registry-login-required")
     assert f"the registry {web.host_port} requires a login for oci://{web.host_port}/deny/demo" in answer.json["detail"]
     assert "DENIED: not for you" in answer.json["detail"]
 
 
-def test_a_token_realm_that_demands_a_login_is_reported_as_the_registry(lying: Server, web: WebServer) -> None:
+def test_a_token_realm_that_answers_401_is_reported_as_login_required(
+    server_allowing_web: Server, web: WebServer
+) -> None:
     realm = f"{web.url}/denied-token"
     web.pages["/v2/private/demo/manifests/1.0.0"] = _challenge(realm)
     web.pages["/denied-token"] = (401, {}, b"{}")
-    answer = post_json(lying, "/repos/pull", {"chart": f"oci://{web.host_port}/private/demo:1.0.0"})
+    answer = post_json(server_allowing_web, "/repos/pull", {"chart": f"oci://{web.host_port}/private/demo:1.0.0"})
     assert (answer.status, answer.json["code"]) == (400, "registry-login-required")
 
 
-def test_tags_come_page_by_page(lying: Server, web: WebServer) -> None:
+def test_paged_tag_lists_are_followed(server_allowing_web: Server, web: WebServer) -> None:
     data = chart_servers.chart_archive("demo", "1.0.0")
-    offer(web, "many/demo", data)
+    serve_chart(web, "many/demo", data)
 
     def tags(handler: BaseHTTPRequestHandler) -> Reply:
         if "last=" in handler.path:
@@ -396,13 +422,15 @@ def test_tags_come_page_by_page(lying: Server, web: WebServer) -> None:
         return 200, {"Link": '</v2/many/demo/tags/list?last=0.2.0&n=2>; rel="next"'}, b'{"tags": ["0.1.0", "0.2.0"]}'
 
     web.pages["/v2/many/demo/tags/list"] = tags
-    assert post_json(lying, "/repos/pull", {"chart": f"oci://{web.host_port}/many/demo"}).body == data
+    assert post_json(server_allowing_web, "/repos/pull", {"chart": f"oci://{web.host_port}/many/demo"}).body == data
 
 
 @pytest.mark.parametrize("pages", [1, 100])
-def test_of_600_000_tags_only_an_exact_version_is_pulled(lying: Server, web: WebServer, pages: int) -> None:
+def test_only_an_exact_version_is_pulled_from_600_000_tags(
+    server_allowing_web: Server, web: WebServer, pages: int
+) -> None:
     data, path = chart_servers.chart_archive("demo", "1.0.0"), f"crowd{pages}/demo"
-    offer(web, path, data)
+    serve_chart(web, path, data)
     count = 600_000 // pages
 
     def tags(handler: BaseHTTPRequestHandler) -> Reply:
@@ -414,17 +442,29 @@ def test_of_600_000_tags_only_an_exact_version_is_pulled(lying: Server, web: Web
     web.pages[f"/v2/{path}/tags/list"] = tags
     web.seen.clear()
     for wanted in ("^0.1", ""):
-        result = post_json(lying, "/repos/pull", {"chart": f"oci://{web.host_port}/{path}", "version": wanted})
+        result = post_json(
+            server_allowing_web, "/repos/pull", {"chart": f"oci://{web.host_port}/{path}", "version": wanted}
+        )
         assert result.status == 400
         assert "more tags than svc.fetch.max-tags (20000): name an exact version" in result.json["detail"]
     lists = [requested for requested in web.paths() if "tags/list" in requested]
     assert len(lists) == 2 * (1 if pages == 1 else 4), "no page is read beyond the limit"
     web.seen.clear()
-    assert post_json(lying, "/repos/pull", {"chart": f"oci://{web.host_port}/{path}", "version": "1.0.0"}).body == data
+    assert (
+        post_json(
+            server_allowing_web, "/repos/pull", {"chart": f"oci://{web.host_port}/{path}", "version": "1.0.0"}
+        ).body
+        == data
+    )
     assert not [requested for requested in web.paths() if "tags/list" in requested]
 
 
-def test_a_registry_that_is_not_allowed_is_not_contacted_in_plain_http(lying: Server, elsewhere: WebServer) -> None:
-    elsewhere.pages["/v2/"] = b"{}"
-    assert post_json(lying, "/repos/pull", {"chart": f"oci://{elsewhere.host_port}/demo:1.0.0"}).status == 400
-    assert elsewhere.seen == []
+def test_a_registry_that_is_not_allowed_is_not_contacted_in_plain_http(
+    server_allowing_web: Server, forbidden: WebServer
+) -> None:
+    forbidden.pages["/v2/"] = b"{}"
+    assert (
+        post_json(server_allowing_web, "/repos/pull", {"chart": f"oci://{forbidden.host_port}/demo:1.0.0"}).status
+        == 400
+    )
+    assert forbidden.seen == []

@@ -8,7 +8,7 @@ from pathlib import Path
 from supervisor.charts.service import Folders
 
 
-def test_each_request_has_a_folder_that_only_we_may_enter(tmp_path: Path) -> None:
+def test_each_request_has_a_folder_with_mode_0700(tmp_path: Path) -> None:
     folders = Folders(tmp_path / "base")
     folders.open()
     one, other = folders.new(), folders.new()
@@ -22,7 +22,7 @@ def test_each_request_has_a_folder_that_only_we_may_enter(tmp_path: Path) -> Non
     assert list((tmp_path / "base").iterdir()) == []
 
 
-def test_what_a_dead_server_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
+def test_folders_of_dead_servers_are_removed_and_of_running_ones_kept(tmp_path: Path) -> None:
     dead, living = Folders(tmp_path), Folders(tmp_path)
     dead.open()
     left = dead.new()
@@ -47,7 +47,7 @@ def test_a_folder_that_was_deleted_is_created_again(tmp_path: Path) -> None:
     folders.close()
 
 
-def test_opening_twice_makes_one(tmp_path: Path) -> None:
+def test_opening_twice_creates_one_folder(tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     folders.open()
     folders.open()

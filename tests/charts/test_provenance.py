@@ -93,7 +93,7 @@ def server(
         yield one
 
 
-def test_what_a_trusted_key_has_signed_is_pulled(server: Server, signers: tuple[Signer, Signer]) -> None:
+def test_a_chart_signed_by_a_trusted_key_is_pulled(server: Server, signers: tuple[Signer, Signer]) -> None:
     answer = post_json(server, "/repos/pull", {"chart": "lab/demo:1.0.0", "verify": True})
     assert answer.status == 200, answer
     assert answer.headers["Content-Disposition"] == 'attachment; filename="demo-1.0.0.tgz"'
@@ -107,7 +107,7 @@ def test_what_a_trusted_key_has_signed_is_pulled(server: Server, signers: tuple[
         ("4.0.0", "404"),
     ],
 )
-def test_what_it_has_not_signed_is_refused(server: Server, version: str, words: str) -> None:
+def test_a_chart_without_a_trusted_signature_is_refused(server: Server, version: str, words: str) -> None:
     answer = post_json(server, "/repos/pull", {"chart": f"lab/demo:{version}", "verify": True})
     assert answer.status == 400, answer
     assert words in answer.json["detail"]
@@ -119,7 +119,7 @@ def test_a_caller_cannot_name_a_keyring(server: Server, signers: tuple[Signer, S
     assert post_json(server, "/repos/pull", body).status == 400
 
 
-def test_a_keyring_that_is_missing_is_reported(tmp_path: Path, web: WebServer) -> None:
+def test_a_missing_keyring_is_reported(tmp_path: Path, web: WebServer) -> None:
     svc = {"security": FULL | {"allowed-hosts": [web.host_port]}, "fetch": {"keyring": str(tmp_path / "none.gpg")}}
     with running_server(tmp_path, svc=svc) as one:
         post_json(one, "/repos", {"name": "lab", "url": web.url})

@@ -18,7 +18,7 @@ FULL = {
 }  # fmt: skip
 
 
-def test_the_config_has_the_fields_in_helms_order_without_empty_ones() -> None:
+def test_the_config_has_fields_in_the_order_of_helm_without_empty_ones() -> None:
     assert metadata.config_json(FULL) == (
         b'{"name":"web","home":"https://e.org","sources":["https://s.org","https://t.org"],"version":"1.0.0",'
         b'"description":"a \\u003c b \\u0026 c \\u003e d ","keywords":["k"],'
@@ -29,7 +29,7 @@ def test_the_config_has_the_fields_in_helms_order_without_empty_ones() -> None:
     )
 
 
-def test_the_manifest_has_helms_fields_and_annotations() -> None:
+def test_the_manifest_has_the_fields_and_annotations_of_helm() -> None:
     text = metadata.manifest_json(FULL, {"size": 1}, {"size": 2}, "2026-01-02T03:04:05Z")
     document = json.loads(text)
     assert list(document) == ["schemaVersion", "config", "layers", "annotations"]

@@ -208,7 +208,7 @@ def config(registry: str, repository: str, manifest: bytes) -> bytes:
 
 @pytest.mark.parametrize("program", HELMS)
 @pytest.mark.parametrize("name", CHARTS)
-def test_a_pushed_chart_is_the_one_that_helm_pushes(
+def test_a_pushed_chart_has_the_digests_of_a_push_by_helm(
     server: Server, registry: str, tmp_path: Path, name: str, program: str
 ) -> None:
     text = CHARTS[name].replace("NAME", name)

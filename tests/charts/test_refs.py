@@ -24,7 +24,7 @@ from models.errors import Invalid
         ("my.lab_1/De-mo.x", "1.0.0+build.7", ("my.lab_1", "De-mo.x", "1.0.0+build.7")),
     ],
 )
-def test_a_chart_of_a_repository(text: str, version: str | None, meant: tuple[str, str, str]) -> None:
+def test_references_to_repositories_are_parsed(text: str, version: str | None, meant: tuple[str, str, str]) -> None:
     ref = ChartRef.parse(text, version)
     assert (ref.repository, ref.chart, ref.version) == meant
     assert not ref.is_oci
@@ -40,7 +40,7 @@ def test_a_chart_of_a_repository(text: str, version: str | None, meant: tuple[st
         ("oci://127.0.0.1:5000/demo:latest", None, ("127.0.0.1:5000", "demo", "", "latest")),
     ],
 )
-def test_a_chart_of_a_registry(text: str, version: str | None, meant: tuple[str, str, str, str]) -> None:
+def test_references_to_registries_are_parsed(text: str, version: str | None, meant: tuple[str, str, str, str]) -> None:
     ref = ChartRef.parse(text, version)
     assert (ref.repository, ref.chart, ref.version, ref.tag) == meant
     assert ref.is_oci
@@ -60,12 +60,12 @@ def test_a_chart_of_a_registry(text: str, version: str | None, meant: tuple[str,
         "oci://reg.example\\@evil/demo", "oci:/reg.example/demo", "oci://reg.example/-x/demo",
     ],
 )  # fmt: skip
-def test_what_is_no_reference_is_refused(text: str) -> None:
+def test_invalid_references_are_refused(text: str) -> None:
     with pytest.raises(Invalid, match="chartRef"):
         ChartRef.parse(text)
 
 
-def test_a_reference_and_a_version_beside_it_must_agree() -> None:
+def test_the_version_in_a_reference_must_equal_the_version_field() -> None:
     for text, version in [
         ("lab/demo:1.2", "1.3"),
         ("oci://reg.example/demo:1.2.0", "1.2.1"),
@@ -78,12 +78,12 @@ def test_a_reference_and_a_version_beside_it_must_agree() -> None:
 @pytest.mark.parametrize(
     "text", ["1/2", "../1", "-1", "--version", "latest", "1.2.3.4", "1..2", "v", "1.2\n3", "a" * 300, ">>1", "1 2 -"]
 )
-def test_what_is_no_version_is_refused(text: str) -> None:
+def test_invalid_versions_are_refused(text: str) -> None:
     with pytest.raises(Invalid, match="version"):
         ChartRef.parse("lab/demo", text)
 
 
-def test_a_repository_has_a_name_without_slashes() -> None:
+def test_names_of_repositories_are_checked() -> None:
     for good in ("lab", "my-lab.2", "A_b"):
         refs.repository_name(good)
     for bad in ("", ".", "..", "a/b", "-a", "a b", "ä", "a" * 251, "a..b", ".a"):
@@ -91,7 +91,7 @@ def test_a_repository_has_a_name_without_slashes() -> None:
             refs.repository_name(bad)
 
 
-def test_what_is_pushed_gets_its_name_and_version_appended() -> None:
+def test_the_remote_of_a_push_gets_chart_name_and_tag() -> None:
     ref = refs.remote("oci://reg.example:5000/charts/", "demo", "1.0.0+b")
     assert (ref.repository, ref.chart, ref.tag) == ("reg.example:5000", "charts/demo", "1.0.0_b")
     assert refs.remote("oci://reg.example", "demo", "1.0.0").chart == "demo"
@@ -123,7 +123,7 @@ RANGES = (
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def helm_choices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What helm takes for each range, of the versions above."""
     folder = tmp_path_factory.mktemp("ranges")
     with chart_servers.web_server() as web:
@@ -140,16 +140,16 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("text", RANGES)
-def test_a_range_means_what_it_means_to_helm(text: str, result: dict[str, str]) -> None:
+def test_a_range_selects_the_version_that_helm_selects(text: str, helm_choices: dict[str, str]) -> None:
     try:
         found = semver.chosen(text, semver.newest_first(PUBLISHED))
         own = f"demo-{found}.tgz" if found else "none"
     except Invalid:
         own = "improper"
-    assert own == result[text], f"{text!r}: we {own}, helm {result[text]}"
+    assert own == helm_choices[text], f"{text!r}: we {own}, helm {helm_choices[text]}"
 
 
-def test_versions_are_sorted_as_semver_has_it() -> None:
+def test_versions_are_sorted_by_semver_precedence() -> None:
     expected = [
         "10.0.0",
         "3.0.0-rc.1",
@@ -168,11 +168,11 @@ def test_versions_are_sorted_as_semver_has_it() -> None:
     ]  # fmt: skip
 
 
-def test_a_version_that_is_there_word_for_word_wins() -> None:
+def test_an_exact_version_is_preferred() -> None:
     assert semver.chosen("1.0.0", ["1.0.0+b", "1.0.0", "0.9.0"]) == "1.0.0"
     assert semver.chosen("1.0.0+zzz", ["1.0.0+b", "0.9.0"]) == "1.0.0+b"
 
 
-def test_helm_resolves_every_range_in_the_same_way(result: dict[str, str], tmp_path: Path) -> None:
-    assert {"none", "improper"} < set(result.values())
-    assert len(set(result.values())) > 8
+def test_the_ranges_include_matches_misses_and_errors(helm_choices: dict[str, str], tmp_path: Path) -> None:
+    assert {"none", "improper"} < set(helm_choices.values())
+    assert len(set(helm_choices.values())) > 8

@@ -16,12 +16,12 @@ from conftest import Server
 
 from supervisor.charts.registry_logins import RegistryLogins, read, shares_domain
 
-PERSON, PASSWORD = "me", "se:cret"
-KNOWN = f"{PERSON}:$2b$05$abcdefghijklmnopqrstuuWqeDdmk0qhXLYvA33lbC9M700ynI2Oa"
+USER, PASSWORD = "me", "se:cret"
+HTPASSWD = f"{USER}:$2b$05$abcdefghijklmnopqrstuuWqeDdmk0qhXLYvA33lbC9M700ynI2Oa"
 """What htpasswd would make of the two."""
 
 
-def auth(name: str = PERSON, password: str = PASSWORD) -> str:
+def auth(name: str = USER, password: str = PASSWORD) -> str:
     return base64.b64encode(f"{name}:{password}".encode()).decode()
 
 
@@ -35,7 +35,7 @@ class Lab:
         environ = {"HELM_REGISTRY_CONFIG": str(self.file)}
         self.server = Server(folder, {"svc": svc}, environ, []).start()
 
-    def know(self, **logins: str) -> None:
+    def store_logins(self, **logins: str) -> None:
         self.file.write_text(json.dumps({"auths": {name: {"auth": result} for name, result in logins.items()}}))
 
 
@@ -43,7 +43,7 @@ class Lab:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("lab")
     with (
-        chart_servers.running_registry(folder, KNOWN) as registry,
+        chart_servers.running_registry(folder, HTPASSWD) as registry,
         chart_servers.web_server() as web,
         chart_servers.web_server() as other,
     ):
@@ -52,7 +52,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             yield one
 
 
-def test_what_helm_has_logged_in_to_is_pulled_from_and_pushed_to(lab: Lab, tmp_path: Path) -> None:
+def test_the_login_of_helm_registry_login_is_used_for_pull_and_push(lab: Lab, tmp_path: Path) -> None:
     data = chart_servers.chart_archive("demo", "1.2.3")
     lab.file.unlink(missing_ok=True)
     for result in (
@@ -63,7 +63,7 @@ def test_what_helm_has_logged_in_to_is_pulled_from_and_pushed_to(lab: Lab, tmp_p
         assert (result.status, result.json["code"]) == (400, "registry-login-required")
         assert f"the registry {lab.registry} requires a login" in result.json["detail"]
         assert f"helm registry login {lab.registry}" in result.json["detail"]
-    login = ("registry", "login", lab.registry, "--plain-http", f"-u={PERSON}", f"-p={PASSWORD}")
+    login = ("registry", "login", lab.registry, "--plain-http", f"-u={USER}", f"-p={PASSWORD}")
     chart_servers.run_helm(tmp_path, *login)
     (written,) = (tmp_path / "home" / "config").rglob("config.json")
     lab.file.write_bytes(written.read_bytes())
@@ -74,7 +74,7 @@ def test_what_helm_has_logged_in_to_is_pulled_from_and_pushed_to(lab: Lab, tmp_p
     assert post_json(lab.server, "/repos/pull", {"chart": ref, "version": "^1"}).body == data
     assert lab.server.get(f"/api/v1/charts/show/chart?chartRef={ref}:1.2.3").status == 200
     chart_servers.run_helm(tmp_path, "pull", "--plain-http", ref, "--version=1.2.3")
-    lab.know(**{lab.registry: auth(password="another")})
+    lab.store_logins(**{lab.registry: auth(password="another")})
     answer = post_json(lab.server, "/repos/pull", {"chart": ref})
     assert (answer.status, answer.json["code"]) == (400, "registry-login-refused")
     assert f"the registry {lab.registry} refuses its login" in answer.json["detail"]
@@ -82,10 +82,10 @@ def test_what_helm_has_logged_in_to_is_pulled_from_and_pushed_to(lab: Lab, tmp_p
     assert all(secret not in lab.server.log.read_text() for secret in (PASSWORD, auth(), "another"))
 
 
-def test_a_login_is_for_the_registry_and_its_token_realm_alone(lab: Lab) -> None:
+def test_a_login_is_sent_to_the_registry_and_its_token_realm_only(lab: Lab) -> None:
     seen: dict[str, list[str | None]] = {"registry": [], "realm": [], "elsewhere": []}
 
-    def report(who: str, answer: Reply) -> Any:
+    def recorded_reply(who: str, answer: Reply) -> Any:
         def reply(handler: Any) -> Reply:
             seen[who].append(handler.headers.get("Authorization"))
             return answer
@@ -93,20 +93,20 @@ def test_a_login_is_for_the_registry_and_its_token_realm_alone(lab: Lab) -> None
         return reply
 
     challenge = {"WWW-Authenticate": f'Bearer realm="{lab.web.url}/token",service="it"'}
-    lab.know(**{lab.web.host_port: auth()})
-    lab.web.pages["/v2/a/demo/manifests/1.0.0"] = report("registry", (401, challenge, b""))
-    lab.web.pages["/token"] = report("realm", (200, {}, b'{"token": "t"}'))
+    lab.store_logins(**{lab.web.host_port: auth()})
+    lab.web.pages["/v2/a/demo/manifests/1.0.0"] = recorded_reply("registry", (401, challenge, b""))
+    lab.web.pages["/token"] = recorded_reply("realm", (200, {}, b'{"token": "t"}'))
     assert post_json(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.host_port}/a/demo:1.0.0"}).status == 400
     assert seen == {"registry": [None, "Bearer t"], "realm": [f"Basic {auth()}"], "elsewhere": []}
 
     challenge["WWW-Authenticate"] = f'Bearer realm="{lab.other.url}/token"'
-    lab.other.pages["/token"] = report("elsewhere", (200, {}, b'{"token": "t"}'))
+    lab.other.pages["/token"] = recorded_reply("elsewhere", (200, {}, b'{"token": "t"}'))
     post_json(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.host_port}/a/demo:1.0.0"})
     assert seen["elsewhere"] == [None], "a realm elsewhere is asked as nobody"
 
     away = {"Location": f"{lab.other.url}/blob"}
-    lab.other.pages["/blob"] = report("elsewhere", (401, {"WWW-Authenticate": 'Basic realm="x"'}, b""))
-    lab.web.pages["/v2/b/demo/manifests/1.0.0"] = report("registry", (307, away, b""))
+    lab.other.pages["/blob"] = recorded_reply("elsewhere", (401, {"WWW-Authenticate": 'Basic realm="x"'}, b""))
+    lab.web.pages["/v2/b/demo/manifests/1.0.0"] = recorded_reply("registry", (307, away, b""))
     assert post_json(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.host_port}/b/demo:1.0.0"}).status == 502
     assert seen["elsewhere"] == [None, None], "nor where a redirect leads"
 
@@ -116,23 +116,23 @@ def test_a_login_is_for_the_registry_and_its_token_realm_alone(lab: Lab) -> None
     [
         ({}, {}),
         ({"auths": None}, {}),
-        ({"auths": {"Ghcr.io": {"auth": auth()}}}, {"ghcr.io": (PERSON, PASSWORD)}),
-        ({"auths": {"https://a.example:5000/v2/": {"auth": auth()}}}, {"a.example:5000": (PERSON, PASSWORD)}),
+        ({"auths": {"Ghcr.io": {"auth": auth()}}}, {"ghcr.io": (USER, PASSWORD)}),
+        ({"auths": {"https://a.example:5000/v2/": {"auth": auth()}}}, {"a.example:5000": (USER, PASSWORD)}),
         ({"auths": {"a.example": {"username": "n", "password": "p"}}}, {"a.example": ("n", "p")}),
         (
             {"auths": {"https://index.docker.io/v1/": {"auth": auth()}}},
-            dict.fromkeys(("index.docker.io", "docker.io", "registry-1.docker.io"), (PERSON, PASSWORD)),
+            dict.fromkeys(("index.docker.io", "docker.io", "registry-1.docker.io"), (USER, PASSWORD)),
         ),
         ({"auths": {"a.example": {}, "b": {"auth": "*"}, "c": None, "d": {"auth": auth("", "x")}, "": {}}}, {}),
         ({"auths": {}, "credsStore": "pass", "credHelpers": {"a.example": "pass"}}, {}),
     ],
 )
-def test_what_is_in_the_file(document: Any, found: Any) -> None:
+def test_logins_of_the_file_are_read(document: Any, found: Any) -> None:
     assert read(json.dumps(document).encode()) == found
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"auths": []}', b"\xff", b"[" * 100_000], ids=range(5))
-def test_a_file_that_is_none_has_no_logins(content: bytes) -> None:
+def test_an_invalid_login_file_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
         read(content)
 
@@ -147,7 +147,7 @@ def test_a_file_that_is_none_has_no_logins(content: bytes) -> None:
         ("localhost", "elsewhere", False),
     ],
 )  # fmt: skip
-def test_which_realm_belongs_to_a_registry(registry: str, realm: str, kin: bool) -> None:
+def test_a_token_realm_must_share_the_domain_of_its_registry(registry: str, realm: str, kin: bool) -> None:
     assert shares_domain(registry, realm) is kin
 
 
@@ -160,5 +160,5 @@ def test_which_realm_belongs_to_a_registry(registry: str, realm: str, kin: bool)
         ({"HOME": "/h"}, "/h/.config/helm/registry/config.json"),
     ],
 )
-def test_where_helm_keeps_them(environ: dict[str, str], file: str) -> None:
+def test_the_login_file_of_helm_is_found(environ: dict[str, str], file: str) -> None:
     assert RegistryLogins(environ).file == Path(file)

@@ -23,14 +23,14 @@ def test_a_secret_is_unpacked() -> None:
     assert releases.unpacked(release_secret(release)) == release
 
 
-def test_what_an_old_helm_did_not_compress_is_read_too() -> None:
+def test_an_uncompressed_release_is_unpacked() -> None:
     assert (
         releases.unpacked({"data": {"release": encoded_release(made_release("a", "b"), is_zipped=False)}})["name"]
         == "a"
     )
 
 
-def twice(data: bytes) -> str:
+def base64_twice(data: bytes) -> str:
     return base64.b64encode(base64.b64encode(data)).decode()
 
 
@@ -42,43 +42,47 @@ def twice(data: bytes) -> str:
         {"release": None},
         {"release": ""},
         {"release": "%%%"},
-        {"release": twice(b"no json")},
-        {"release": twice(b"[]")},
-        {"release": twice(b"{}")},
-        {"release": twice(b'{"name":1}')},
-        {"release": twice(gzip.compress(b'{"name":"a"}')[:-9])},
-        {"release": twice(b"\x1f\x8b\x08 no gzip")},
-        {"release": twice(b"[" * 100_000)},
+        {"release": base64_twice(b"no json")},
+        {"release": base64_twice(b"[]")},
+        {"release": base64_twice(b"{}")},
+        {"release": base64_twice(b'{"name":1}')},
+        {"release": base64_twice(gzip.compress(b'{"name":"a"}')[:-9])},
+        {"release": base64_twice(b"\x1f\x8b\x08 no gzip")},
+        {"release": base64_twice(b"[" * 100_000)},
     ],
 )
-def test_data_that_is_no_release_is_recognized(data: dict[str, str] | None) -> None:
+def test_data_that_is_not_a_release_is_refused(data: dict[str, str] | None) -> None:
     with pytest.raises(BadRelease):
         releases.unpacked({"data": data})
 
 
-def test_a_release_that_unpacks_to_more_than_a_bound_is_refused() -> None:
+def test_a_release_above_the_unpacked_limit_is_refused() -> None:
     bomb = gzip.compress(json.dumps({"name": "a", "manifest": "x" * 1000}).encode())
     with pytest.raises(TooLarge, match="larger than 1000 bytes"):
-        releases.unpacked({"data": {"release": twice(bomb)}}, 1000)
+        releases.unpacked({"data": {"release": base64_twice(bomb)}}, 1000)
 
 
 # Revisions
 
 
-def meta(name: str, number: object, uid: str = "u", **labels: str) -> dict[str, Any]:
+def secret_metadata(name: str, number: object, uid: str = "u", **labels: str) -> dict[str, Any]:
     marks = {"owner": "helm", "name": name, "version": str(number), **labels}
     own = f"sh.helm.release.v1.{name}.v{number}"
     return {"metadata": {"name": own, "uid": uid, "resourceVersion": "7", "labels": marks}}
 
 
-def test_the_newest_revision_is_the_one_of_the_highest_number() -> None:
-    found = releases.revisions([meta("a", 9), meta("a", 10), meta("b", 1), meta("a", 2)])
+def test_the_newest_revision_has_the_highest_number() -> None:
+    found = releases.revisions(
+        [secret_metadata("a", 9), secret_metadata("a", 10), secret_metadata("b", 1), secret_metadata("a", 2)]
+    )
     assert {name: one.number for name, one in releases.latest(found).items()} == {"a": 10, "b": 1}
     assert found[0] == Revision("a", 9, "sh.helm.release.v1.a.v9", "u 7")
 
 
-@pytest.mark.parametrize("item", [{}, {"metadata": {}}, meta("a", "x"), meta("a", 1, version="2")])
-def test_what_is_not_named_and_labelled_as_helm_does_is_no_revision(item: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "item", [{}, {"metadata": {}}, secret_metadata("a", "x"), secret_metadata("a", 1, version="2")]
+)
+def test_a_secret_without_the_name_and_labels_of_helm_is_not_a_revision(item: dict[str, Any]) -> None:
     assert releases.revisions([item]) == []
 
 
@@ -102,14 +106,14 @@ def test_what_is_not_named_and_labelled_as_helm_does_is_no_revision(item: dict[s
         (5, None),
     ],
 )
-def test_times_are_reported_in_utc_with_all_their_digits(text: object, result: str | None) -> None:
+def test_times_are_reported_in_utc_with_full_precision(text: object, result: str | None) -> None:
     assert releases.instant(text) == result
 
 
 # Shapes
 
 
-def test_a_release_is_reported_whole() -> None:
+def test_a_release_is_converted_with_all_fields() -> None:
     release = made_release("web", "shop", 3, manifest="kind: X\n")
     release["info"] |= {"notes": "read me", "deleted": "2026-11-21T13:00:00+01:00", "status": "uninstalled"}
     result = releases.release(release)
@@ -119,7 +123,7 @@ def test_a_release_is_reported_whole() -> None:
     assert (info.description, info.status, info.notes) == ("revision 3", "uninstalled", "read me")
 
 
-def test_what_is_not_there_is_reported_as_nothing() -> None:
+def test_missing_fields_of_a_release_have_empty_values() -> None:
     result = releases.release({"name": "bare"})
     assert (result.namespace, result.version, result.manifest) == ("", 0, "")
     assert (result.info.first_deployed, result.info.deleted, result.info.status, result.info.notes) == (
@@ -152,7 +156,7 @@ def test_hooks_with_and_without_weight_and_policies() -> None:
     assert (full.phases, full.weight, full.delete_policy) == (("pre-install", "post-delete"), -5, ("p",))
 
 
-def test_tests_are_reported_by_their_last_run() -> None:
+def test_test_results_are_those_of_the_last_run() -> None:
     hooks = [
         hook("ok", "test", phase="Succeeded"),
         hook("bad", "test", "post-install", phase="Failed"),
@@ -168,7 +172,7 @@ def test_tests_are_reported_by_their_last_run() -> None:
     assert all(messages[name] for name in ("bad", "now", "never", "new"))
 
 
-def test_what_a_test_came_to_before_is_not_what_it_came_to_now() -> None:
+def test_results_from_before_the_test_run_are_not_reported() -> None:
     began = datetime(2026, 11, 22, 3, 0, 1, tzinfo=UTC)
     runs = {"now": "2026-11-22T04:00:01.5+01:00", "before": "2026-11-22T03:00:00Z", "odd": "yesterday"}
     hooks = [hook(name, "test", last_run={"phase": "Succeeded", "started_at": at}) for name, at in runs.items()]
@@ -193,7 +197,7 @@ def test_what_a_test_came_to_before_is_not_what_it_came_to_now() -> None:
         ({"b": None}, {}, {"b": None}),
     ],
 )
-def test_what_was_given_lies_over_the_charts_own(given: Any, own: Any, all_of_them: Any) -> None:
+def test_given_values_override_the_values_of_the_chart(given: Any, own: Any, all_of_them: Any) -> None:
     release = made_release("a", "b", config=given)
     release["chart"]["values"] = own
     before = json.dumps(release)
@@ -216,21 +220,21 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_stays_one(text: str) -> None:
+def test_a_string_remains_a_string_in_yaml(text: str) -> None:
     assert yaml.safe_load(yaml_values.dump({"key": [text], text: 1})) == {"key": [text], text: 1}
 
 
 @pytest.mark.parametrize("text", ["1e3", "1E-3", "0o17", "y", "N", "12:30", "1_000", ".5", "2020-1-1"])
-def test_what_another_reader_takes_for_no_text_is_quoted(text: str) -> None:
+def test_ambiguous_strings_are_quoted_in_yaml(text: str) -> None:
     assert yaml_values.dump(text).startswith("'")
 
 
 @pytest.mark.parametrize("text", ["1.2.3", "v1", "plain", "yarn", "10.0.0.0/24"])
-def test_what_no_reader_mistakes_is_not_quoted(text: str) -> None:
+def test_unambiguous_strings_are_not_quoted_in_yaml(text: str) -> None:
     assert yaml_values.dump({"a": text}) == f"a: {text}\n"
 
 
-def test_yaml_is_sorted_and_in_blocks_and_without_anchors() -> None:
+def test_yaml_is_sorted_in_block_style_without_anchors() -> None:
     reported_twice = {"x": [1, 2.5, None, True]}
     assert yaml_values.dump({}) == "{}\n"
     assert yaml_values.dump({"b": reported_twice, "a": reported_twice}) == (
@@ -251,5 +255,5 @@ def test_yaml_is_sorted_and_in_blocks_and_without_anchors() -> None:
     ],
     ids=range(6),
 )
-def test_small_values_wait_for_no_worker(value: Any, quick: bool) -> None:
+def test_only_small_values_are_dumped_without_a_worker(value: Any, quick: bool) -> None:
     assert yaml_values.is_fast(value) is quick

@@ -23,9 +23,11 @@ from small_charts import HELMS, TEST, chart_archive, helm_path, post_chart, samp
 TEMPLATE, LINT, CREATE = "/api/v1/charts/template/upload", "/api/v1/charts/lint", "/api/v1/charts/create"
 _MIB = 1024**2
 _MAX_BODY_BYTES = 101 * _MIB  # server.max-body
-FOREVER = "{{- range until 100000 }}{{- range until 100000 }}{{- end }}{{- end }}"
-GREEDY = '{{- $s := "x" | repeat 64 }}{{- range until 40 }}{{- $s = printf "%s%s" $s $s }}{{- end }}a: {{ len $s }}'
-TALKATIVE = 'a: {{ "x" | repeat 300000 }}'
+ENDLESS = "{{- range until 100000 }}{{- range until 100000 }}{{- end }}{{- end }}"
+MEMORY_HUNGRY = (
+    '{{- $s := "x" | repeat 64 }}{{- range until 40 }}{{- $s = printf "%s%s" $s $s }}{{- end }}a: {{ len $s }}'
+)
+LARGE_OUTPUT = 'a: {{ "x" | repeat 300000 }}'
 
 
 @pytest.fixture(scope="module", params=HELMS)
@@ -47,11 +49,11 @@ def rendered(server: Server, archive: bytes, **request: Any) -> list[dict[str, A
     return [document for document in yaml.safe_load_all(answer.text) if document]
 
 
-def names(documents: list[dict[str, Any]]) -> list[str]:
+def names_of(documents: list[dict[str, Any]]) -> list[str]:
     return [f"{one['kind']} {one['metadata']['name']}" for one in documents]
 
 
-def refused(server: Server, status: int, archive: bytes, **request: Any) -> str:
+def error_detail(server: Server, status: int, archive: bytes, **request: Any) -> str:
     result = check_problem(
         post_chart(server, TEMPLATE, chart=archive, request=request), status, TEMPLATE, has_timestamp=True
     )["detail"]
@@ -59,18 +61,18 @@ def refused(server: Server, status: int, archive: bytes, **request: Any) -> str:
     return str(result)
 
 
-def test_a_chart_is_rendered_with_its_own_values(server: Server) -> None:
+def test_a_chart_is_rendered_with_its_default_values(server: Server) -> None:
     documents = rendered(server, sample_chart())
-    assert names(documents) == ["ConfigMap release-name-map", "Pod release-name-test"]
+    assert names_of(documents) == ["ConfigMap release-name-map", "Pod release-name-test"]
     assert documents[0]["data"] == {"colour": "red"}
 
 
-def test_values_are_those_that_were_sent(server: Server) -> None:
+def test_a_chart_is_rendered_with_the_given_values(server: Server) -> None:
     sent = {"colour": 'blue" \n{{ x }} é 10: null'}
     assert rendered(server, sample_chart(), values=sent, releaseName="r.1", namespace="n")[0]["data"] == sent
 
 
-def test_values_reach_the_chart_whatever_their_characters(server: Server) -> None:
+def test_values_with_special_characters_reach_the_chart_unchanged(server: Server) -> None:
     """Among them what YAML refuses, and what it takes for the end of a line."""
     odd = {"a": "\x7f\x80\x85\xa0\u2028\u2029\ufeff\uffff", "k\x7f\u2028.,{}": "\\u2028 😀 \t\n\r \\"}
     archive = chart_archive(templates__a="a: {{ .Values.odd | toJson | b64enc }}")
@@ -79,7 +81,7 @@ def test_values_reach_the_chart_whatever_their_characters(server: Server) -> Non
     assert json.loads(base64.b64decode(answer.text.rpartition("a: ")[2])) == odd
 
 
-def test_the_text_is_plain_or_yaml_as_requested(server: Server) -> None:
+def test_the_content_type_of_a_rendered_template_follows_accept(server: Server) -> None:
     plain = post_chart(server, TEMPLATE, chart=sample_chart())
     assert plain.headers["Content-Type"] == "text/plain; charset=utf-8"
     requested = post_chart(server, TEMPLATE, {"Accept": "application/yaml"}, chart=sample_chart())
@@ -88,9 +90,9 @@ def test_the_text_is_plain_or_yaml_as_requested(server: Server) -> None:
     assert requested.headers["Vary"] == plain.headers["Vary"] == "Accept, Accept-Encoding"
 
 
-def test_only_what_is_wanted(server: Server) -> None:
-    assert names(rendered(server, sample_chart(), showOnly=["templates/map.yaml"])) == ["ConfigMap release-name-map"]
-    assert names(rendered(server, sample_chart(), skipTests=True)) == ["ConfigMap release-name-map"]
+def test_options_select_the_rendered_documents(server: Server) -> None:
+    assert names_of(rendered(server, sample_chart(), showOnly=["templates/map.yaml"])) == ["ConfigMap release-name-map"]
+    assert names_of(rendered(server, sample_chart(), skipTests=True)) == ["ConfigMap release-name-map"]
     upgraded = chart_archive(templates__a="a: {{ .Release.IsUpgrade }}")
     assert rendered(server, upgraded, isUpgrade=True) == [{"a": True}]
     crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "x"}}
@@ -100,8 +102,8 @@ def test_only_what_is_wanted(server: Server) -> None:
 
 
 @pytest.mark.parametrize("file", ["templates/none.yaml", "/etc/passwd", "../x", "--debug"])
-def test_only_templates_of_the_chart_are_shown(server: Server, file: str) -> None:
-    refused(server, 400, sample_chart(), showOnly=[file])
+def test_show_only_accepts_templates_of_the_chart_only(server: Server, file: str) -> None:
+    error_detail(server, 400, sample_chart(), showOnly=[file])
 
 
 @pytest.mark.parametrize(
@@ -115,29 +117,29 @@ def test_only_templates_of_the_chart_are_shown(server: Server, file: str) -> Non
         ('{{ include "nobody" . }}', "nobody"),
     ],
 )
-def test_what_cannot_be_rendered_is_422(server: Server, template: str, words: str) -> None:
-    assert words in refused(server, 422, chart_archive(templates__a=template))
+def test_a_template_with_an_error_is_422(server: Server, template: str, words: str) -> None:
+    assert words in error_detail(server, 422, chart_archive(templates__a=template))
 
 
-def test_values_against_the_schema_are_422(server: Server) -> None:
+def test_values_that_violate_the_schema_are_422(server: Server) -> None:
     schema = json.dumps({"type": "object", "properties": {"port": {"type": "integer"}}})
     strict = tar_archive({
         "tint/Chart.yaml": "apiVersion: v2\nname: tint\nversion: 0.1.0\n", "tint/values.schema.json": schema,
     })  # fmt: skip
-    assert "integer" in refused(server, 422, strict, values={"port": "x"})
+    assert "integer" in error_detail(server, 422, strict, values={"port": "x"})
 
 
-def test_a_template_that_takes_for_ever_is_422_and_leaves_nothing_behind(server: Server) -> None:
-    assert "svc.helm.template-timeout" in refused(server, 422, chart_archive(templates__a=FOREVER))
+def test_an_endless_template_is_422_and_leaves_no_process(server: Server) -> None:
+    assert "svc.helm.template-timeout" in error_detail(server, 422, chart_archive(templates__a=ENDLESS))
     assert not [mark for mark in tags_by_pid().values() if mark.startswith("\x01")]
 
 
-def test_a_template_that_eats_memory_is_422(server: Server) -> None:
-    assert "svc.helm.max-memory" in refused(server, 422, chart_archive(templates__a=GREEDY))
+def test_a_template_above_the_memory_limit_is_422(server: Server) -> None:
+    assert "svc.helm.max-memory" in error_detail(server, 422, chart_archive(templates__a=MEMORY_HUNGRY))
 
 
-def test_a_template_that_writes_too_much_is_422(server: Server) -> None:
-    assert "svc.helm.max-output" in refused(server, 422, chart_archive(templates__a=TALKATIVE))
+def test_a_template_above_the_output_limit_is_422(server: Server) -> None:
+    assert "svc.helm.max-output" in error_detail(server, 422, chart_archive(templates__a=LARGE_OUTPUT))
 
 
 @pytest.mark.parametrize(
@@ -151,13 +153,13 @@ def test_a_template_that_writes_too_much_is_422(server: Server) -> None:
     ],
     ids=["nothing", "text", "no Chart.yaml", "beside", "cut off"],
 )
-def test_what_is_no_chart_is_400(server: Server, archive: bytes) -> None:
-    refused(server, 400, archive)
+def test_an_archive_that_is_not_a_chart_is_400(server: Server, archive: bytes) -> None:
+    error_detail(server, 400, archive)
 
 
-def test_a_chart_that_lacks_a_dependency_is_400(server: Server) -> None:
+def test_a_chart_without_its_dependencies_is_400(server: Server) -> None:
     lacking = chart_archive(metadata="dependencies: [{name: b, version: 1.0.0, repository: 'https://e.example'}]\n")
-    assert "b" in refused(server, 400, lacking)
+    assert "b" in error_detail(server, 400, lacking)
 
 
 @pytest.mark.parametrize(
@@ -168,14 +170,14 @@ def test_a_chart_that_lacks_a_dependency_is_400(server: Server) -> None:
         ({"skipTests": "true"}, "skipTests: must be true or false"), ({"showOnly": "a"}, "showOnly"),
     ],
 )  # fmt: skip
-def test_wrong_fields_are_named(server: Server, fields: dict[str, Any], words: str) -> None:
-    assert words in refused(server, 400, sample_chart(), **fields)
+def test_errors_name_the_invalid_fields(server: Server, fields: dict[str, Any], words: str) -> None:
+    assert words in error_detail(server, 400, sample_chart(), **fields)
 
 
 # What comes as multipart
 
 
-def test_the_request_may_be_absent_bear_a_file_name_and_any_type(server: Server) -> None:
+def test_the_request_part_is_optional_and_can_be_a_file(server: Server) -> None:
     assert post_chart(server, TEMPLATE, chart=sample_chart()).status == 200
     answer = post_chart(server, TEMPLATE, chart=sample_chart(), request=b'{"values": {"colour": "green"}}')
     assert "green" in answer.text
@@ -196,7 +198,7 @@ def test_a_missing_chart_is_reported(server: Server) -> None:
         ("multipart/form-data; boundary=x", b"--x\r\nContent-Disposition: form-data\r\n\r\nabc\r\n--x--\r\n", 400),
     ],
 )  # fmt: skip
-def test_what_is_no_multipart_is_reported(server: Server, kind: str | None, content: bytes, status: int) -> None:
+def test_malformed_multipart_bodies_are_reported(server: Server, kind: str | None, content: bytes, status: int) -> None:
     headers = {"Content-Type": kind} if kind else {}
     check_problem(server.ask("POST", TEMPLATE, content, headers), status, TEMPLATE, has_timestamp=True)
 
@@ -205,7 +207,7 @@ def test_multipart_where_json_is_required_is_415(server: Server) -> None:
     check_problem(post_chart(server, LINT, chart=sample_chart()), 415, LINT, has_timestamp=True)
 
 
-def test_an_upload_beyond_its_limit_is_413(server: Server) -> None:
+def test_an_upload_above_its_limit_is_413(server: Server) -> None:
     start = b'--x\r\nContent-Disposition: form-data; name="chart"\r\n\r\n'
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
         connection.putrequest("POST", TEMPLATE)
@@ -218,7 +220,7 @@ def test_an_upload_beyond_its_limit_is_413(server: Server) -> None:
         assert connection.getresponse().status == 413
 
 
-def test_a_client_that_leaves_in_the_middle_of_an_upload_leaves_nothing(server: Server) -> None:
+def test_a_disconnect_during_an_upload_removes_its_files(server: Server) -> None:
     temp = server.folder / "temp"
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.putrequest("POST", TEMPLATE)
@@ -231,7 +233,7 @@ def test_a_client_that_leaves_in_the_middle_of_an_upload_leaves_nothing(server: 
     wait_for(lambda: not temporary_files(temp))
 
 
-def helms(server: Server) -> list[int]:
+def helm_pids(server: Server) -> list[int]:
     return [
         pid
         for pid, mark in tags_by_pid().items()
@@ -244,19 +246,19 @@ def _belongs_to(pid: int, server: Server) -> bool:
         return str(server.data).encode() in file.read()
 
 
-def test_a_client_that_leaves_ends_its_helm(serve: Serve, tmp_path: Path) -> None:
+def test_a_disconnect_ends_the_helm_process_of_the_request(serve: Serve, tmp_path: Path) -> None:
     from small_charts import multipart
 
     temp = tmp_path / "temp"
     server = serve(
         svc={"helm": {"binary": helm_path("helm"), "template-timeout": "10m"}, "rest": {"temp-dir": str(temp)}}
     )
-    content, headers = multipart(chart=chart_archive(templates__a=FOREVER))
+    content, headers = multipart(chart=chart_archive(templates__a=ENDLESS))
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", TEMPLATE, content, headers)
-    wait_for(lambda: helms(server))
+    wait_for(lambda: helm_pids(server))
     connection.close()
-    wait_for(lambda: not helms(server))
+    wait_for(lambda: not helm_pids(server))
     wait_for(lambda: not temporary_files(temp))
 
 
@@ -271,13 +273,13 @@ def test_lint_of_an_unknown_repository_is_404(server: Server) -> None:
 @pytest.mark.parametrize(
     "ref", ["tint", "/etc", "./a", "../a/b", "http://e.example/a.tgz", "a/b/c", "-a/b", "file:///a"]
 )
-def test_a_reference_is_never_a_path_or_a_url(server: Server, ref: str) -> None:
+def test_a_chart_ref_that_is_a_path_or_url_is_400(server: Server, ref: str) -> None:
     for path in (LINT, "/api/v1/charts/template"):
         result = check_problem(server.post(path, json.dumps({"chartRef": ref}).encode()), 400, path, has_timestamp=True)
         assert "chartRef" in result["detail"]
 
 
-def test_a_version_in_two_places_must_be_the_same(server: Server) -> None:
+def test_different_versions_in_chart_ref_and_version_are_400(server: Server) -> None:
     answer = server.post(LINT, b'{"chartRef":"a/b:1.2.3","version":"1.2.4"}')
     check_problem(answer, 400, LINT, has_timestamp=True)
 
@@ -285,7 +287,7 @@ def test_a_version_in_two_places_must_be_the_same(server: Server) -> None:
 # Create
 
 
-def test_a_new_chart_is_an_archive_that_can_be_rendered(server: Server) -> None:
+def test_a_created_chart_can_be_rendered(server: Server) -> None:
     answer = server.post(CREATE, b'{"name":"my.chart_1"}')
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "application/gzip"
@@ -301,7 +303,7 @@ def test_a_new_chart_is_an_archive_that_can_be_rendered(server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "-x", "a b", "", None, "a" * 251, 'x"y'])
-def test_a_name_that_no_chart_can_have_is_400(server: Server, name: str | None) -> None:
+def test_an_invalid_name_of_a_new_chart_is_400(server: Server, name: str | None) -> None:
     result = check_problem(server.post(CREATE, json.dumps({"name": name}).encode()), 400, CREATE, has_timestamp=True)[
         "detail"
     ]
@@ -320,11 +322,11 @@ def test_json_needs_no_content_type(server: Server, kind: str | None) -> None:
 @pytest.mark.parametrize(
     "content", [b"[]", b"nothing", b'{"name":1}', b'{"name":"a\\u0000"}', b'{"name":"\\ud800"}', b"\xff", b'{"a":NaN}']
 )
-def test_a_body_that_is_none_is_400(server: Server, content: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_400(server: Server, content: bytes) -> None:
     check_problem(server.post(CREATE, content), 400, CREATE, has_timestamp=True)
 
 
-def test_json_beyond_a_mebibyte_is_413(server: Server) -> None:
+def test_json_above_one_mebibyte_is_413(server: Server) -> None:
     content = b'{"name":"x"' + b" " * 1024**2 + b"}"
     check_problem(server.post(CREATE, content), 413, CREATE, has_timestamp=True)
     assert server.post(CREATE, b'{"name":"x"' + b" " * (1024**2 - 100) + b"}").status == 200
@@ -333,7 +335,7 @@ def test_json_beyond_a_mebibyte_is_413(server: Server) -> None:
 # Without helm, and after a kill
 
 
-def test_without_helm_wrong_input_is_400_and_right_input_503(serve: Serve, tmp_path: Path) -> None:
+def test_without_helm_invalid_input_is_400_and_valid_input_503(serve: Serve, tmp_path: Path) -> None:
     server = serve(svc={"helm": {"binary": str(tmp_path / "none")}})
     assert server.get("/readyz").json["charts"]["helm"] is False
     check_problem(server.post(CREATE, b'{"name":"../x"}'), 400, CREATE, has_timestamp=True)
@@ -343,17 +345,17 @@ def test_without_helm_wrong_input_is_400_and_right_input_503(serve: Serve, tmp_p
     assert json_body(server.get("/api/v1/repos")) == []
 
 
-def test_what_a_killed_server_leaves_is_gone_after_the_next_start(serve: Serve, tmp_path: Path) -> None:
+def test_remains_of_a_killed_server_are_removed_by_the_next_start(serve: Serve, tmp_path: Path) -> None:
     from small_charts import multipart
 
     temp = tmp_path / "temp"
     server = serve(
         svc={"helm": {"binary": helm_path("helm"), "template-timeout": "10m"}, "rest": {"temp-dir": str(temp)}}
     )
-    content, headers = multipart(chart=chart_archive(templates__a=FOREVER, templates__test=TEST))
+    content, headers = multipart(chart=chart_archive(templates__a=ENDLESS, templates__test=TEST))
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", TEMPLATE, content, headers)
-    (left,) = wait_for(lambda: helms(server))
+    (left,) = wait_for(lambda: helm_pids(server))
     server.kill()
     assert is_alive(left)
     assert temporary_files(temp)

@@ -38,7 +38,7 @@ def second() -> Iterator[WebServer]:
 
 
 @pytest.fixture(scope="module")
-def inside() -> Iterator[WebServer]:
+def forbidden() -> Iterator[WebServer]:
     """A server on this machine that nobody has allowed."""
     with chart_servers.web_server() as one:
         yield one
@@ -81,7 +81,7 @@ def test_a_repository_is_added_listed_and_removed(server: Server, web: WebServer
     check_problem(remove(server, repository), 404, f"/api/v1/repos/{repository}", has_timestamp=True)
 
 
-def test_adding_the_same_again_is_fine_and_another_url_a_conflict(
+def test_adding_a_repository_again_is_201_and_with_another_url_409(
     server: Server, web: WebServer, repository: str
 ) -> None:
     web.serve(folder=f"/{repository}")
@@ -95,9 +95,7 @@ def test_adding_the_same_again_is_fine_and_another_url_a_conflict(
     assert urls_of(server)[repository] == f"{url}/other"
 
 
-def test_a_repository_is_replaced_by_force_though_its_url_is_the_same(
-    server: Server, web: WebServer, repository: str
-) -> None:
+def test_force_update_replaces_a_repository_with_the_same_url(server: Server, web: WebServer, repository: str) -> None:
     web.serve(folder=f"/{repository}")
     url = f"{web.url}/{repository}"
     assert add(server, repository, url, username="me", password="secret", insecureSkipTlsVerify=True).status == 201
@@ -125,7 +123,7 @@ def test_a_repository_is_replaced_by_force_though_its_url_is_the_same(
         ({"name": "lab", "url": "http://x.example", "forceUpdate": "yes"}, "forceUpdate"),
     ],
 )
-def test_what_cannot_be_added(server: Server, body: dict[str, Any], detail: str) -> None:
+def test_invalid_repositories_are_not_added(server: Server, body: dict[str, Any], detail: str) -> None:
     result = check_problem(post_json(server, "/repos", body), 400, "/api/v1/repos", has_timestamp=True)
     assert detail in result["detail"]
 
@@ -134,23 +132,23 @@ def test_what_cannot_be_added(server: Server, body: dict[str, Any], detail: str)
     "host",
     ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0x7f.1", "2130706433", "127.0.0.1.", "me:secret@127.0.0.1"],
 )
-def test_a_repository_on_this_machine_is_refused_and_nothing_is_stored(
-    server: Server, inside: WebServer, host: str
-) -> None:
-    inside.serve()
-    answer = add(server, "inner", f"http://{host}:{inside.port}")
+def test_a_repository_on_loopback_is_refused_and_not_stored(server: Server, forbidden: WebServer, host: str) -> None:
+    forbidden.serve()
+    answer = add(server, "inner", f"http://{host}:{forbidden.port}")
     assert answer.status == 400
     assert "refused" in answer.json["detail"]
     assert "secret" not in answer.text
     assert "inner" not in urls_of(server)
-    assert inside.seen == []
+    assert forbidden.seen == []
 
 
-def test_a_redirect_does_not_lead_inside(server: Server, web: WebServer, inside: WebServer, repository: str) -> None:
-    inside.serve()
-    web.pages[f"/{repository}/index.yaml"] = (302, {"Location": f"{inside.url}/index.yaml"}, b"")
+def test_a_redirect_of_an_index_to_loopback_is_refused(
+    server: Server, web: WebServer, forbidden: WebServer, repository: str
+) -> None:
+    forbidden.serve()
+    web.pages[f"/{repository}/index.yaml"] = (302, {"Location": f"{forbidden.url}/index.yaml"}, b"")
     assert add(server, repository, f"{web.url}/{repository}").status == 400
-    assert inside.seen == []
+    assert forbidden.seen == []
     assert repository not in urls_of(server)
 
 
@@ -177,7 +175,7 @@ def test_a_redirect_does_not_lead_inside(server: Server, web: WebServer, inside:
     ],
     ids=range(17),
 )
-def test_an_index_that_is_none_is_refused_and_nothing_is_stored(
+def test_an_invalid_index_is_refused_and_not_stored(
     server: Server, web: WebServer, repository: str, body: bytes
 ) -> None:
     web.pages[f"/{repository}/index.yaml"] = body
@@ -186,7 +184,7 @@ def test_an_index_that_is_none_is_refused_and_nothing_is_stored(
     assert repository not in urls_of(server)
 
 
-def test_a_bad_index_does_not_replace_a_good_one(server: Server, web: WebServer, repository: str) -> None:
+def test_an_invalid_index_does_not_replace_a_valid_one(server: Server, web: WebServer, repository: str) -> None:
     web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     before = server.get(f"/api/v1/repos/{repository}/charts").body
@@ -204,21 +202,21 @@ def test_a_bad_index_does_not_replace_a_good_one(server: Server, web: WebServer,
 @pytest.mark.parametrize(
     ("status", "expected"), [(404, 400), (410, 400), (401, 502), (403, 502), (500, 502), (503, 502), (204, 400)]
 )
-def test_unexpected_responses_of_a_repository(
+def test_unexpected_responses_of_a_repository_are_reported(
     server: Server, web: WebServer, repository: str, status: int, expected: int
 ) -> None:
     web.pages[f"/{repository}/index.yaml"] = (status, {}, b"")
     assert add(server, repository, f"{web.url}/{repository}").status == expected
 
 
-def test_what_cannot_be_reached_is_an_upstream_failure(serve: Serve) -> None:
+def test_an_unreachable_repository_is_502(serve: Serve) -> None:
     port = free_port()
     server = serve(svc={"security": FULL | {"allowed-hosts": [f"127.0.0.1:{port}"]}})
     assert add(server, "lab", f"http://127.0.0.1:{port}").status == 502
     assert server.get("/api/v1/repos").json == []
 
 
-def test_a_server_that_never_ends_its_answer_is_given_up(server: Server, web: WebServer, repository: str) -> None:
+def test_a_repository_that_does_not_respond_is_504(server: Server, web: WebServer, repository: str) -> None:
     stop = threading.Event()
 
     def slow(handler: BaseHTTPRequestHandler) -> Reply:
@@ -236,7 +234,7 @@ def test_a_server_that_never_ends_its_answer_is_given_up(server: Server, web: We
 VERSIONS = ("0.9.0", "0.10.0", "1.0.0-rc.1", "0.2.0", "0.10.0-beta.2", "0.10.0-beta.10", "v0.3", "0.1.0+b")
 
 
-def test_the_chart_list_shows_the_newest_stable_and_the_versions_all(
+def test_charts_list_the_newest_stable_version_and_versions_list_all(
     server: Server, web: WebServer, repository: str
 ) -> None:
     result = [index_entry("demo", one, description=f"it is {one}", appVersion="5") for one in VERSIONS]
@@ -260,7 +258,7 @@ def test_the_chart_list_shows_the_newest_stable_and_the_versions_all(
     assert set(versions[0]) == {"name", "chartVersion", "appVersion", "description"}
 
 
-def test_what_is_no_version_or_stands_twice_is_left_out(server: Server, web: WebServer, repository: str) -> None:
+def test_invalid_and_duplicate_versions_are_not_listed(server: Server, web: WebServer, repository: str) -> None:
     result = [
         index_entry("demo", "1.0.0", description="first"),
         index_entry("demo", "1.0.0", description="second"),
@@ -279,14 +277,16 @@ def test_what_is_no_version_or_stands_twice_is_left_out(server: Server, web: Web
 @pytest.mark.parametrize(
     "path", ["/repos/nothing/charts", "/repos/nothing/charts/demo/versions", "/repos/{}/charts/nothing/versions"]
 )
-def test_what_is_missing_is_not_found(server: Server, web: WebServer, repository: str, path: str) -> None:
+def test_charts_of_missing_repositories_are_not_found(
+    server: Server, web: WebServer, repository: str, path: str
+) -> None:
     web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     path = f"/api/v1{path.format(repository)}"
     check_problem(server.get(path), 404, path, has_timestamp=True)
 
 
-def test_an_index_may_be_json_compressed_or_full_of_anchors(server: Server, web: WebServer, repository: str) -> None:
+def test_an_index_can_be_json_compressed_or_have_anchors(server: Server, web: WebServer, repository: str) -> None:
     result = {
         "apiVersion": "v1",
         "entries": {
@@ -329,7 +329,7 @@ entries:
 # Updates
 
 
-def test_an_update_checks_whether_anything_changed(server: Server, web: WebServer, repository: str) -> None:
+def test_an_update_sends_a_conditional_request(server: Server, web: WebServer, repository: str) -> None:
     state = {"tag": '"1"', "body": index_file(index_entry("demo", "0.1.0"))}
 
     def page(handler: BaseHTTPRequestHandler) -> Reply:
@@ -351,11 +351,11 @@ def test_an_update_checks_whether_anything_changed(server: Server, web: WebServe
     assert [one["chartVersion"] for one in server.get(f"/api/v1/repos/{repository}/charts").json] == ["0.2.0", "0.1.0"]
 
 
-def test_an_update_of_what_is_missing_is_not_found(server: Server) -> None:
+def test_an_update_of_a_missing_repository_is_not_found(server: Server) -> None:
     assert post_json(server, "/repos/nothing/update").status == 404
 
 
-def test_all_are_updated_and_those_that_fail_are_named(serve: Serve, tmp_path: Path) -> None:
+def test_update_all_names_the_repositories_that_fail(serve: Serve, tmp_path: Path) -> None:
     with chart_servers.web_server() as web:
         server = serve(svc={"security": FULL | {"allowed-hosts": [web.host_port]}})
         answer = post_json(server, "/repos/update-all")
@@ -381,7 +381,7 @@ def test_all_are_updated_and_those_that_fail_are_named(serve: Serve, tmp_path: P
 # Logins
 
 
-def test_a_login_goes_to_the_repository_alone_and_is_never_shown(serve: Serve, inside: WebServer) -> None:
+def test_a_login_is_sent_to_its_repository_only_and_never_shown(serve: Serve, forbidden: WebServer) -> None:
     data = chart_servers.chart_archive()
     expected = "Basic " + base64.b64encode(b"me:s3cret").decode()
     with chart_servers.web_server() as web, chart_servers.web_server() as cdn:
@@ -413,7 +413,7 @@ def test_a_login_goes_to_the_repository_alone_and_is_never_shown(serve: Serve, i
 # Archives
 
 
-def test_what_an_index_names_is_fetched_wherever_it_lies(
+def test_archives_are_fetched_from_the_urls_of_the_index(
     server: Server, web: WebServer, second: WebServer, repository: str
 ) -> None:
     data = {one: chart_servers.chart_archive("demo", one) for one in ("0.1.0", "0.2.0", "0.3.0", "0.4.0")}
@@ -459,17 +459,17 @@ def test_what_an_index_names_is_fetched_wherever_it_lies(
         "http://[::ffff:127.0.0.1]:{0}/x.tgz",
     ],
 )
-def test_an_index_does_not_lead_inside(
-    server: Server, web: WebServer, inside: WebServer, repository: str, url: str
+def test_an_archive_url_at_an_internal_address_is_refused(
+    server: Server, web: WebServer, forbidden: WebServer, repository: str, url: str
 ) -> None:
-    inside.pages["/x.tgz"] = web.pages["/x.tgz"] = chart_servers.chart_archive()
+    forbidden.pages["/x.tgz"] = web.pages["/x.tgz"] = chart_servers.chart_archive()
     web.pages[f"/{repository}/index.yaml"] = index_file(
-        index_entry("demo", "0.1.0", urls=[url.format(inside.port, web.host_port)])
+        index_entry("demo", "0.1.0", urls=[url.format(forbidden.port, web.host_port)])
     )
     add(server, repository, f"{web.url}/{repository}")
     answer = post_json(server, "/repos/pull", {"chart": f"{repository}/demo"})
     assert answer.status == 400, answer
-    assert inside.seen == []
+    assert forbidden.seen == []
 
 
 def test_an_archive_that_does_not_match_the_index_is_refused(server: Server, web: WebServer, repository: str) -> None:
@@ -509,9 +509,7 @@ def test_an_archive_that_does_not_match_the_index_is_refused(server: Server, web
     ],
     ids=["noise", "schema", "leading out", "too large"],
 )  # fmt: skip
-def test_an_archive_that_may_not_be_used_is_refused(
-    server: Server, web: WebServer, repository: str, data: bytes
-) -> None:
+def test_an_unsafe_archive_is_refused(server: Server, web: WebServer, repository: str, data: bytes) -> None:
     web.serve(("demo", "0.1.0", data), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     for answer in (
@@ -533,7 +531,7 @@ def test_an_archive_that_may_not_be_used_is_refused(
         ("<0.2", "0.1.0+b"),
     ],
 )
-def test_a_range_finds_the_newest_that_fits(
+def test_a_range_selects_the_newest_matching_version(
     server: Server, web: WebServer, repository: str, version: str | None, found: str
 ) -> None:
     web.serve(*(("demo", one, chart_servers.chart_archive("demo", one)) for one in VERSIONS), folder=f"/{repository}")
@@ -561,7 +559,7 @@ def test_a_range_finds_the_newest_that_fits(
         ({"chart": "http://127.0.0.1/x.tgz"}, 400, "chart must be"),
     ],
 )
-def test_what_cannot_be_pulled(
+def test_invalid_pulls_are_reported(
     server: Server, web: WebServer, repository: str, body: dict[str, Any], status: int, detail: str
 ) -> None:
     web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
@@ -573,7 +571,7 @@ def test_what_cannot_be_pulled(
     assert detail in result["detail"]
 
 
-def test_nothing_is_left_of_what_was_fetched(server: Server, web: WebServer, repository: str) -> None:
+def test_fetched_files_are_removed(server: Server, web: WebServer, repository: str) -> None:
     web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     post_json(server, "/repos/pull", {"chart": f"{repository}/demo"})
@@ -588,7 +586,7 @@ def test_nothing_is_left_of_what_was_fetched(server: Server, web: WebServer, rep
 # Show
 
 
-def shown(server: Server, repository: str, what: str = "", **headers: str) -> Answer:
+def show(server: Server, repository: str, what: str = "", **headers: str) -> Answer:
     return server.get(f"/api/v1/charts/show{what}?chartRef={repository}/demo", **headers)
 
 
@@ -596,29 +594,29 @@ def test_show_has_the_content_of_the_archive(server: Server, web: WebServer, rep
     files = {"README.md": "# Demo\n", "crds/a.yaml": "kind: A\n"}
     web.serve(("demo", "0.1.0", chart_servers.chart_archive(files=files)), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
-    parts = {what: shown(server, repository, f"/{what}").text for what in ("chart", "values", "readme", "crds")}
+    parts = {what: show(server, repository, f"/{what}").text for what in ("chart", "values", "readme", "crds")}
     assert parts == {
         "chart": "apiVersion: v2\nname: demo\nversion: 0.1.0\n",
         "values": "# how many\nreplicas: 1\n",
         "readme": "# Demo\n",
         "crds": "---\nkind: A\n",
     }
-    assert shown(server, repository).text == "{chart}---\n{values}---\n{readme}{crds}".format(**parts)
+    assert show(server, repository).text == "{chart}---\n{values}---\n{readme}{crds}".format(**parts)
 
 
 def test_show_is_text_or_yaml(server: Server, web: WebServer, repository: str) -> None:
     web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     for what in ("", "/chart", "/values", "/readme", "/crds"):
-        assert shown(server, repository, what).headers.get_all("Content-Type") == ["text/plain; charset=utf-8"]
-        assert shown(server, repository, what, Accept="application/yaml").headers.get_all("Content-Type") == [
+        assert show(server, repository, what).headers.get_all("Content-Type") == ["text/plain; charset=utf-8"]
+        assert show(server, repository, what, Accept="application/yaml").headers.get_all("Content-Type") == [
             "application/yaml"
         ]
-    assert (shown(server, repository, "/readme").status, shown(server, repository, "/readme").body) == (200, b"")
-    assert (shown(server, repository, "/crds").status, shown(server, repository, "/crds").body) == (200, b"")
+    assert (show(server, repository, "/readme").status, show(server, repository, "/readme").body) == (200, b"")
+    assert (show(server, repository, "/crds").status, show(server, repository, "/crds").body) == (200, b"")
 
 
-def test_metadata_and_values_are_json_where_that_is_requested(server: Server, web: WebServer, repository: str) -> None:
+def test_metadata_and_values_are_sent_as_json_on_request(server: Server, web: WebServer, repository: str) -> None:
     facts: dict[str, Any] = {
         "appVersion": "1.10", "deprecated": True, "keywords": ["a"], "annotations": {"note": "1"}, "own": {"a": 1.0},
         "dependencies": [{"name": "sub", "version": "1.0"}],
@@ -629,7 +627,7 @@ def test_metadata_and_values_are_json_where_that_is_requested(server: Server, we
     )
     add(server, repository, f"{web.url}/{repository}")
     accept = {"Accept": "application/json"}
-    metadata, answer = shown(server, repository, "/chart", **accept), shown(server, repository, "/values", **accept)
+    metadata, answer = show(server, repository, "/chart", **accept), show(server, repository, "/values", **accept)
     for one in (metadata, answer):
         assert (one.status, one.headers["Content-Type"]) == (200, "application/json")
         assert "Accept," in one.headers["Vary"]
@@ -640,22 +638,22 @@ def test_metadata_and_values_are_json_where_that_is_requested(server: Server, we
     one_value = {"n": 1000.0, "true": "2020-01-01", "none": None}
     assert answer.json == {"a": one_value, "b": one_value, "c": [1.5, "x", True]}
     for what in ("", "/readme", "/crds"):
-        assert shown(server, repository, what, **accept).headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert show(server, repository, what, **accept).headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
-def test_values_that_are_no_yaml_are_no_json(server: Server, web: WebServer, repository: str) -> None:
+def test_values_that_are_not_yaml_are_400_as_json(server: Server, web: WebServer, repository: str) -> None:
     web.serve(("demo", "0.1.0", chart_servers.chart_archive(files={"values.yaml": "a: ["})), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
-    assert shown(server, repository, "/values").text == "a: ["
+    assert show(server, repository, "/values").text == "a: ["
     path = "/api/v1/charts/show/values"
     result = check_problem(
-        shown(server, repository, "/values", Accept="application/json"), 400, path, has_timestamp=True
+        show(server, repository, "/values", Accept="application/json"), 400, path, has_timestamp=True
     )
     assert result["detail"].startswith("the chart's values.yaml: not YAML")
 
 
 @pytest.mark.parametrize("what", ["", "/chart", "/values", "/readme", "/crds"])
-def test_show_needs_a_chart_that_is_there(server: Server, what: str) -> None:
+def test_show_of_a_missing_or_invalid_chart_is_an_error(server: Server, what: str) -> None:
     path = f"/api/v1/charts/show{what}"
     assert check_problem(server.get(path), 400, path, has_timestamp=True)["detail"] == "chartRef is required"
     assert (
@@ -670,7 +668,7 @@ def test_show_needs_a_chart_that_is_there(server: Server, what: str) -> None:
 # All at once
 
 
-def test_many_changes_at_once_lose_none(serve: Serve) -> None:
+def test_concurrent_changes_of_repositories_are_all_stored(serve: Serve) -> None:
     with chart_servers.web_server() as web, ThreadPoolExecutor(16) as many:
         server = serve(svc={"security": FULL | {"allowed-hosts": [web.host_port]}})
         names = [f"r{number}" for number in range(32)]
@@ -706,7 +704,7 @@ def test_a_certificate_is_verified_unless_the_repository_disables_it(serve: Serv
         assert post_json(server, "/repos/pull", {"chart": "lab/demo"}).status == 200
 
 
-def test_a_store_that_is_none_stops_the_start_with_one_line(serve: Serve) -> None:
+def test_a_corrupt_store_fails_the_start_with_one_line(serve: Serve) -> None:
     server = serve(wait=False)
     server.data.mkdir(mode=0o700)
     (server.data / "charts.db").write_bytes(b"no database " * 1000)
@@ -717,7 +715,7 @@ def test_a_store_that_is_none_stops_the_start_with_one_line(serve: Serve) -> Non
     assert "Traceback" not in server.log.read_text()
 
 
-def test_the_loop_goes_on_while_a_large_index_is_read(serve: Serve) -> None:
+def test_reading_a_large_index_does_not_block_the_loop(serve: Serve) -> None:
     """Other requests are answered all the while, and the listing comes whole afterwards."""
     lines = ["apiVersion: v1", "entries:"]
     for chart in range(400):

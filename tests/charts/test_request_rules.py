@@ -19,7 +19,7 @@ from models.errors import Invalid
 
 
 @frozen
-class Example:
+class ExampleRequest:
     name: str = path("name")
     all_namespaces: bool = query("all", False)
     values: dict[str, Any] | None = body("values")
@@ -40,11 +40,11 @@ class Example:
         ({}, {"x" * 10_000: 1}, 'unknown field "' + "x" * 64 + '"'),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest_one(
+def test_an_unknown_name_is_refused_with_the_closest_known_name(
     parameters: dict[str, str], fields: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(Invalid) as refused:
-        check_names(Example, parameters, fields)
+        check_names(ExampleRequest, parameters, fields)
     assert refused.value.message.startswith(fault)
 
 
@@ -55,22 +55,22 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(
         ({}, {"certFile": None, "keyFile": "", "noUpdate": False, "recreatePods": None}),
     ],
 )
-def test_known_names_and_empty_fields_of_other_clients_are_taken(
+def test_known_names_and_empty_fields_of_other_clients_are_accepted(
     parameters: dict[str, str], fields: dict[str, Any]
 ) -> None:
-    check_names(Example, parameters, fields)
+    check_names(ExampleRequest, parameters, fields)
 
 
-def test_the_arguments_of_a_tool_are_checked_too() -> None:
-    check_arguments(Example, {"name": "x", "allNamespaces": True})
+def test_unknown_arguments_of_a_tool_are_refused() -> None:
+    check_arguments(ExampleRequest, {"name": "x", "allNamespaces": True})
     with pytest.raises(Invalid, match='did you mean "name"'):
-        check_arguments(Example, {"nam": "x"})
+        check_arguments(ExampleRequest, {"nam": "x"})
 
 
 def test_a_list_in_a_query_is_separated_by_commas() -> None:
-    assert read(Example, {"name": "x"}, {"status": "a, b"}, {}).status == ("a", "b")
+    assert read(ExampleRequest, {"name": "x"}, {"status": "a, b"}, {}).status == ("a", "b")
     with pytest.raises(Invalid, match="is not one of a, b"):
-        read(Example, {"name": "x"}, {"status": "a,c"}, {})
+        read(ExampleRequest, {"name": "x"}, {"status": "a,c"}, {})
 
 
 # Over HTTP
@@ -91,7 +91,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         ("GET", "/api/v1/hub/search?maxResults=x&keyword=a&keyword=b", None, "keyword is given more than once"),
     ],
 )
-def test_unknown_and_doubled_names_are_400(
+def test_unknown_and_duplicate_names_are_400(
     server: tuple[Server, bool], method: str, path: str, fields: Any, fault: str
 ) -> None:
     running, is_refused = server
@@ -142,18 +142,18 @@ ROWS = [row("api"), row("web", "failed", "2026-01-02T00:00:00Z"), row("web-api",
         (".*.*.*x", []),
     ],
 )
-def test_a_filter_is_matched_within_the_name(text: str, names: list[str]) -> None:
+def test_a_filter_matches_any_part_of_the_name(text: str, names: list[str]) -> None:
     releases.check_filter(text)
     assert [found.name for found in releases.select_rows(ROWS, text, (), "name")] == names
 
 
 @pytest.mark.parametrize("text", ["a+", "(a)", "[a]", "a?", "a{2}", "a*", "\\d", "x" * 1000])
-def test_other_signs_of_regular_expressions_are_refused(text: str) -> None:
+def test_other_regular_expression_characters_are_refused(text: str) -> None:
     with pytest.raises(Invalid, match="filter"):
         releases.check_filter(text)
 
 
-def test_rows_are_chosen_by_status_and_sorted_by_time() -> None:
+def test_rows_are_filtered_by_status_and_sorted_by_time() -> None:
     chosen = releases.select_rows(ROWS, None, ("failed", "superseded"), "updated")
     assert [found.name for found in chosen] == ["web-api", "web"]
     assert [found.name for found in releases.select_rows(ROWS, None, (), "-updated")] == ["web", "web-api", "api"]
@@ -163,18 +163,18 @@ def test_rows_are_chosen_by_status_and_sorted_by_time() -> None:
     ("selector", "is_match"),
     [("a=b", True), ("a==b", True), ("a!=b", False), ("c!=d", True), ("a=b, c!=d", True), ("a=", False), ("c=", False)],
 )
-def test_a_selector_is_met_by_all_of_its_requirements(selector: str, is_match: bool) -> None:
+def test_a_selector_matches_if_all_requirements_match(selector: str, is_match: bool) -> None:
     releases.check_selector(selector)
     assert releases.is_selected({"a": "b"}, selector) is is_match
 
 
 @pytest.mark.parametrize("selector", ["", "a", "a in (b)", "=b", "a=b,", "a=b=c", "!a"])
-def test_what_is_no_selector_is_refused(selector: str) -> None:
+def test_invalid_selectors_are_refused(selector: str) -> None:
     with pytest.raises(Invalid, match="selector"):
         releases.check_selector(selector)
 
 
-def test_only_the_newest_revision_decides_whether_a_release_is_selected() -> None:
+def test_a_selector_is_matched_against_the_newest_revision() -> None:
     def item(number: int, **labels: str) -> dict[str, Any]:
         known = {"owner": "helm", "name": "web", "version": str(number)}
         return {"metadata": {"name": releases.key("web", number), "namespace": "n", "labels": known | labels}}

@@ -18,7 +18,7 @@ API = "/api/v1/releases"
 # What a manifest names
 
 
-def test_objects_are_named_in_their_order() -> None:
+def test_objects_of_a_manifest_are_listed_in_order() -> None:
     manifest = """---
 # Source: a
 apiVersion: apps/v1
@@ -44,7 +44,7 @@ metadata: {name: "12"}
     ]
 
 
-def test_the_items_of_a_list_are_named_one_by_one() -> None:
+def test_the_items_of_a_list_are_separate_objects() -> None:
     manifest = """
 apiVersion: v1
 kind: List
@@ -58,11 +58,11 @@ items:
 @pytest.mark.parametrize(
     "manifest", ["", "---\n---\n", "just text", "- a list", "kind: X", "apiVersion: v1", "kind: [a]"]
 )
-def test_what_is_no_object_is_passed_over(manifest: str) -> None:
+def test_documents_without_an_object_are_skipped(manifest: str) -> None:
     assert named(manifest) == []
 
 
-AT_FAULT: list[tuple[str, ManifestObject]] = [
+FAULTY_DOCUMENTS: list[tuple[str, ManifestObject]] = [
     ("a: [", ManifestObject("", "", "", None, "the document is not YAML (line 2)")),
     ("\x00", ManifestObject("", "", "", None, "the document is not YAML")),
     (
@@ -78,8 +78,8 @@ AT_FAULT: list[tuple[str, ManifestObject]] = [
 ]
 
 
-@pytest.mark.parametrize(("document", "expected"), AT_FAULT)
-def test_a_document_at_fault_is_one_object_and_the_others_are_named(document: str, expected: ManifestObject) -> None:
+@pytest.mark.parametrize(("document", "expected"), FAULTY_DOCUMENTS)
+def test_a_faulty_document_is_one_object_beside_the_others(document: str, expected: ManifestObject) -> None:
     good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: NAME}\n"
     first, second = (ManifestObject("v1", "ConfigMap", name, None) for name in ("x", "y"))
     manifest = f"---\n{good.replace('NAME', 'x')}---\n{document}\n--- # more\n{good.replace('NAME', 'y')}"
@@ -99,7 +99,7 @@ COUNTED = SEEN | {"readyReplicas": 2, "updatedReplicas": 2, "availableReplicas":
 COMPLETE, UNREADY = {"type": "Complete", "status": "True"}, {"type": "Ready", "status": "False"}
 STUCK = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
 CRD = "apiextensions.k8s.io/v1"
-LONELY = "the load balancer has no address yet"
+NO_ADDRESS = "the load balancer has no address yet"
 
 
 def ok(kind: str) -> dict[str, str]:
@@ -225,7 +225,7 @@ ROLLING = {"updateRevision": "b", "currentRevision": "a"}
         (live("v1", "Service", type="ExternalName"), True, "ready"),
         (live("v1", "Service", clusterIP="None"), True, "ready"),
         (live("v1", "Service"), False, "it has no cluster IP"),
-        (live("v1", "Service", type="LoadBalancer", clusterIP="10.0.0.1"), False, LONELY),
+        (live("v1", "Service", type="LoadBalancer", clusterIP="10.0.0.1"), False, NO_ADDRESS),
         (live("v1", "Service", type="LoadBalancer", clusterIP="10.0.0.1", externalIPs=["10.0.0.2"]), True, "ready"),
         (
             live("v1", "Service", {"loadBalancer": {"ingress": [{"ip": "10.0.0.2"}]}}, type="LoadBalancer",
@@ -256,11 +256,11 @@ ROLLING = {"updateRevision": "b", "currentRevision": "a"}
         (live("example.com/v1", "Deployment"), True, "ready"),
     ],
 )  # fmt: skip
-def test_when_an_object_is_ready(what: dict[str, Any], is_ready: bool, message: str) -> None:
+def test_readiness_of_each_kind_of_object(what: dict[str, Any], is_ready: bool, message: str) -> None:
     assert readiness(what) == (is_ready, message)
 
 
-def test_what_is_being_deleted_is_not_ready() -> None:
+def test_an_object_that_is_being_deleted_is_not_ready() -> None:
     gone = live("v1", "ConfigMap")
     gone["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
     assert readiness(gone) == (False, "being deleted")
@@ -308,7 +308,7 @@ def resources(server: Server, space: str, name: str = "rel") -> list[dict[str, A
 
 
 @pytest.mark.parametrize(("api_version", "kind", "spec", "status"), OBJECTS, ids=[kind for _, kind, *_ in OBJECTS])
-def test_an_object_becomes_ready_in_the_eyes_of_the_service(
+def test_an_object_becomes_ready_with_its_status_in_the_cluster(
     server: Server, cluster: Cluster, api_version: str, kind: str, spec: dict[str, Any], status: dict[str, Any] | None
 ) -> None:
     space = cluster.namespace()
@@ -332,7 +332,7 @@ def test_an_object_becomes_ready_in_the_eyes_of_the_service(
     assert (done["ready"], done["message"]) == (True, "complete" if kind == "Job" else "ready")
 
 
-def test_one_for_each_object_in_order_wherever_it_is(server: Server, cluster: Cluster) -> None:
+def test_resources_are_listed_in_order_for_all_namespaces_and_scopes(server: Server, cluster: Cluster) -> None:
     space, other = cluster.namespace(), cluster.namespace()
     manifest = f"""---
 apiVersion: v1
@@ -370,7 +370,7 @@ metadata: {{name: here}}
     assert "example.com/v1" in messages[2]
 
 
-def test_a_kind_that_appears_later_is_found(server: Server, cluster: Cluster) -> None:
+def test_a_kind_that_is_defined_later_is_found(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     store_release(
         cluster, made_release("rel", space, manifest="apiVersion: later.example/v1\nkind: Late\nmetadata: {name: x}\n")
@@ -399,7 +399,7 @@ def test_a_release_without_a_manifest_has_no_resources(server: Server, cluster: 
     assert resources(server, space) == []
 
 
-def test_a_document_at_fault_is_not_ready_and_the_others_are_shown(server: Server, cluster: Cluster) -> None:
+def test_a_faulty_document_is_not_ready_and_the_others_are_reported(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     cluster.ask("POST", f"/api/v1/namespaces/{space}/configmaps", {"metadata": {"name": "good"}})
     good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: good}\n"

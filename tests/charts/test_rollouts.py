@@ -134,7 +134,7 @@ def answers(server: Server, namespace: str) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_a_rollout_is_ready_when_kubectl_calls_it_done(
+def test_readiness_of_a_rollout_equals_kubectl_rollout_status(
     name: str, answers: dict[str, bool], verdicts: dict[str, bool]
 ) -> None:
     assert answers[name] == verdicts[name] == STATES[name][1]

@@ -30,15 +30,15 @@ METASCHEMAS = [
     for end in ("", "#")
 ]
 OLD_METASCHEMAS = [url for url in METASCHEMAS if url.startswith("http:") and "draft-0" in url]
-HERE = "http://LISTENER"
+LISTENER_URL = "http://LISTENER"
 
 ALLOWED: list[Any] = [
     *({"$schema": url, "type": "object"} for url in METASCHEMAS),
     *({"properties": {"more": {"$ref": url}}} for url in METASCHEMAS if url in OLD_METASCHEMAS),
-    {"$id": f"{HERE}/a.json", "$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
-    {"$schema": METASCHEMAS[0], "id": f"{HERE}/a.json", "type": "object"},
-    {"default": {"$schema": f"{HERE}/x", "$id": f"{HERE}/x", "id": f"{HERE}/x"}},
-    {"properties": {"x": {"enum": [{"$id": f"{HERE}/x"}], "default": {"id": "file:///etc/passwd"}}}},
+    {"$id": f"{LISTENER_URL}/a.json", "$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
+    {"$schema": METASCHEMAS[0], "id": f"{LISTENER_URL}/a.json", "type": "object"},
+    {"default": {"$schema": f"{LISTENER_URL}/x", "$id": f"{LISTENER_URL}/x", "id": f"{LISTENER_URL}/x"}},
+    {"properties": {"x": {"enum": [{"$id": f"{LISTENER_URL}/x"}], "default": {"id": "file:///etc/passwd"}}}},
     {"properties": {"$schema": {"type": "string"}, "$id": {"type": "string"}, "id": {"type": "string"}}},
     {"$ref": "#/examples/0", "examples": [{"type": "object"}]},
     {
@@ -47,32 +47,41 @@ ALLOWED: list[Any] = [
     },
 ]
 
-RECENT: list[Any] = [
+RECENT_HELM_ONLY: list[Any] = [
     *({"properties": {"more": {"$ref": url}}} for url in METASCHEMAS if url not in OLD_METASCHEMAS),
-    {"$id": f"{HERE}/a.json", "properties": {"colour": {"$ref": f"{HERE}/a.json#/$defs/b"}}, "$defs": {"b": {}}},
-    {"properties": {"colour": {"$ref": f"{HERE}/b.json"}}, "$defs": {"b": {"$id": f"{HERE}/b.json", "type": "string"}}},
+    {
+        "$id": f"{LISTENER_URL}/a.json",
+        "properties": {"colour": {"$ref": f"{LISTENER_URL}/a.json#/$defs/b"}},
+        "$defs": {"b": {}},
+    },
+    {
+        "properties": {"colour": {"$ref": f"{LISTENER_URL}/b.json"}},
+        "$defs": {"b": {"$id": f"{LISTENER_URL}/b.json", "type": "string"}},
+    },
 ]
 """References that helm resolves by itself from 3.18 on."""
 
 # As traefik and loki have them: an absolute $id, and references within the file.
-IDENTIFIED: list[Any] = [
+WITH_IDENTIFIERS: list[Any] = [
     {
-        "$schema": METASCHEMAS[-2], "$id": f"{HERE}/ingress.schema.json", "type": "object", "title": "Values",
+        "$schema": METASCHEMAS[-2], "$id": f"{LISTENER_URL}/ingress.schema.json", "type": "object", "title": "Values",
         "properties": {"colour": {"$ref": "#/$defs/Text"}, "id": {"type": "string", "default": ""}},
         "$defs": {"Text": {"type": "string"}},
     },
     {
-        "$schema": METASCHEMAS[4], "$id": f"{HERE}/logs.schema.json", "additionalProperties": True,
+        "$schema": METASCHEMAS[4], "$id": f"{LISTENER_URL}/logs.schema.json", "additionalProperties": True,
         "definitions": {"Text": {"$id": "#text", "type": "string"}},
-        "properties": {"colour": {"$id": f"{HERE}/colour", "type": "string"}, "more": {"$ref": "#/definitions/Text"}},
+        "properties": {
+            "colour": {"$id": f"{LISTENER_URL}/colour", "type": "string"}, "more": {"$ref": "#/definitions/Text"},
+        },
     },
 ]  # fmt: skip
 
 REFUSED: list[Any] = [
-    *({keyword: f"{HERE}/x.json"} for keyword in ("$ref", "$dynamicRef", "$recursiveRef", "$schema")),
-    *({"properties": {"colour": {"$ref": f"{HERE}{path}"}}} for path in ("", "/x#", "/x#/definitions/a")),
-    *({"properties": {"x": {name: {"$ref": f"{HERE}/x"}}}} for name in ("default", "const", "example")),
-    *({"properties": {"x": {name: [{"$ref": f"{HERE}/x"}]}}} for name in ("enum", "examples")),
+    *({keyword: f"{LISTENER_URL}/x.json"} for keyword in ("$ref", "$dynamicRef", "$recursiveRef", "$schema")),
+    *({"properties": {"colour": {"$ref": f"{LISTENER_URL}{path}"}}} for path in ("", "/x#", "/x#/definitions/a")),
+    *({"properties": {"x": {name: {"$ref": f"{LISTENER_URL}/x"}}}} for name in ("default", "const", "example")),
+    *({"properties": {"x": {name: [{"$ref": f"{LISTENER_URL}/x"}]}}} for name in ("enum", "examples")),
     *({"$ref": url} for url in ("file:///etc/passwd", "other.json", "/etc/passwd", "//LISTENER/x")),
     *({keyword: "file:///etc/passwd"} for keyword in ("$id", "id")),
     *(
@@ -81,8 +90,8 @@ REFUSED: list[Any] = [
         for scheme in ("http", "https")
         for path in ("schema", "draft-07/hyper-schema", "draft/2020-12/meta/core", "draft-07/schema#a")
     ),
-    {"$id": f"{HERE}/a.json", "$ref": "b.json"},
-    {"const": {"$id": f"{HERE}/a"}, "$ref": f"{HERE}/a"},
+    {"$id": f"{LISTENER_URL}/a.json", "$ref": "b.json"},
+    {"const": {"$id": f"{LISTENER_URL}/a"}, "$ref": f"{LISTENER_URL}/a"},
 ]  # fmt: skip
 
 
@@ -130,7 +139,7 @@ def listener() -> Iterator[Listener]:
     listener.close()
 
 
-class Lab:
+class RecordingServer:
     """A server whose helm writes down its arguments."""
 
     def __init__(self, folder: Path, binary: str, listener: Listener, is_old: bool) -> None:
@@ -148,51 +157,63 @@ class Lab:
 
 
 @pytest.fixture(scope="module", params=[*HELMS, *OLD_HELMS])
-def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, listener: Listener) -> Iterator[Lab]:
-    lab = Lab(tmp_path_factory.mktemp(request.param), helm_path(request.param), listener, request.param == OLD_HELM)
-    yield lab
-    lab.server.close()
+def recording_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, listener: Listener
+) -> Iterator[RecordingServer]:
+    recording_server = RecordingServer(
+        tmp_path_factory.mktemp(request.param), helm_path(request.param), listener, request.param == OLD_HELM
+    )
+    yield recording_server
+    recording_server.server.close()
 
 
-@pytest.mark.parametrize("schema", [*ALLOWED, *IDENTIFIED], ids=range(len(ALLOWED) + len(IDENTIFIED)))
-def test_an_allowed_form_is_rendered_and_nothing_is_fetched(lab: Lab, listener: Listener, schema: Any) -> None:
-    renderings, connections = lab.renderings, listener.connections
-    answer = post_chart(lab.server, TEMPLATE, chart=listener.archive(schema))
+@pytest.mark.parametrize("schema", [*ALLOWED, *WITH_IDENTIFIERS], ids=range(len(ALLOWED) + len(WITH_IDENTIFIERS)))
+def test_a_schema_with_allowed_references_is_rendered_without_requests(
+    recording_server: RecordingServer, listener: Listener, schema: Any
+) -> None:
+    renderings, connections = recording_server.renderings, listener.connections
+    answer = post_chart(recording_server.server, TEMPLATE, chart=listener.archive(schema))
     assert answer.status == 200, answer
     assert "colour: red" in answer.text
-    assert (lab.renderings, listener.connections) == (renderings + 1, connections)
+    assert (recording_server.renderings, listener.connections) == (renderings + 1, connections)
 
 
-@pytest.mark.parametrize("schema", RECENT, ids=range(len(RECENT)))
-def test_a_recent_form_is_refused_for_a_helm_that_would_fetch_it(lab: Lab, listener: Listener, schema: Any) -> None:
-    renderings, connections = lab.renderings, listener.connections
-    answer = post_chart(lab.server, TEMPLATE, chart=listener.archive(schema))
-    if lab.is_old:
+@pytest.mark.parametrize("schema", RECENT_HELM_ONLY, ids=range(len(RECENT_HELM_ONLY)))
+def test_a_metaschema_that_old_helm_would_fetch_is_refused_for_it(
+    recording_server: RecordingServer, listener: Listener, schema: Any
+) -> None:
+    renderings, connections = recording_server.renderings, listener.connections
+    answer = post_chart(recording_server.server, TEMPLATE, chart=listener.archive(schema))
+    if recording_server.is_old:
         assert "helm 3.18" in check_problem(answer, 400, TEMPLATE, has_timestamp=True)["detail"]
-    assert (answer.status, lab.renderings - renderings) == ((400, 0) if lab.is_old else (200, 1))
+    assert (answer.status, recording_server.renderings - renderings) == (
+        (400, 0) if recording_server.is_old else (200, 1)
+    )
     assert listener.connections == connections
 
 
-@pytest.mark.parametrize("schema", IDENTIFIED, ids=range(len(IDENTIFIED)))
-def test_a_schema_with_identifiers_renders_as_by_helm(
-    lab: Lab, listener: Listener, tmp_path: Path, schema: Any
+@pytest.mark.parametrize("schema", WITH_IDENTIFIERS, ids=range(len(WITH_IDENTIFIERS)))
+def test_a_schema_with_identifiers_is_rendered_as_by_helm(
+    recording_server: RecordingServer, listener: Listener, tmp_path: Path, schema: Any
 ) -> None:
     (tmp_path / "demo.tgz").write_bytes(listener.archive(schema))
     done = subprocess.run(
-        [lab.binary, "template", "release-name", "demo.tgz"], cwd=tmp_path, capture_output=True, text=True,
+        [recording_server.binary, "template", "release-name", "demo.tgz"], cwd=tmp_path, capture_output=True, text=True,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **listener.environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert post_chart(lab.server, TEMPLATE, chart=listener.archive(schema)).text == done.stdout
+    assert post_chart(recording_server.server, TEMPLATE, chart=listener.archive(schema)).text == done.stdout
 
 
 @pytest.mark.parametrize("schema", REFUSED, ids=range(len(REFUSED)))
-def test_a_refused_form_is_400_and_starts_no_helm(lab: Lab, listener: Listener, schema: Any) -> None:
-    renderings, connections = lab.renderings, listener.connections
-    answer = post_chart(lab.server, TEMPLATE, chart=listener.archive(schema))
+def test_a_schema_with_refused_references_is_400_and_starts_no_helm(
+    recording_server: RecordingServer, listener: Listener, schema: Any
+) -> None:
+    renderings, connections = recording_server.renderings, listener.connections
+    answer = post_chart(recording_server.server, TEMPLATE, chart=listener.archive(schema))
     detail = check_problem(answer, 400, TEMPLATE, has_timestamp=True)["detail"]
     assert detail.startswith("the chart's values.schema.json, /")
-    assert (lab.renderings, listener.connections) == (renderings, connections)
+    assert (recording_server.renderings, listener.connections) == (renderings, connections)
 
 
 @pytest.mark.parametrize(
@@ -203,12 +224,14 @@ def test_a_refused_form_is_400_and_starts_no_helm(lab: Lab, listener: Listener, 
         "https://json-schema.org/draft-07/hyper-schema",
     ],
 )
-def test_helm_itself_would_fetch_a_refused_form(lab: Lab, listener: Listener, tmp_path: Path, url: str) -> None:
+def test_helm_itself_fetches_refused_references(
+    recording_server: RecordingServer, listener: Listener, tmp_path: Path, url: str
+) -> None:
     """So a count of zero above means something."""
     (tmp_path / "demo.tgz").write_bytes(listener.archive({"$ref": url}))
     before = listener.connections
     subprocess.run(
-        [lab.binary, "template", "demo.tgz"],
+        [recording_server.binary, "template", "demo.tgz"],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **listener.environment},
         capture_output=True,
