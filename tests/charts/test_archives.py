@@ -1,4 +1,4 @@
-"""Archives of charts: refused attacks, and the content that is read of valid ones."""
+"""Archives of charts: unsafe and invalid ones are refused; the content of valid ones is read."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_entries_for_folders_are_optional(tmp_path: Path) -> None:
 
 
 def archive_with_pax_header(records: dict[str, str], kind: bytes = tarfile.XHDTYPE) -> bytes:
-    """An archive with an extended header of these records before one of its files."""
+    """An archive with a pax header of these records before one of its files."""
     body = b""
     for key, value in records.items():
         line = f" {key}={value}\n".encode()
@@ -230,7 +230,7 @@ def test_a_file_in_an_archive_has_at_most_five_mebibytes(tmp_path: Path) -> None
 
 
 def test_unpacking_a_gzip_bomb_stops_at_the_limit(tmp_path: Path) -> None:
-    """Two gigabytes of zeros in two megabytes: nothing near that is held, or read."""
+    """The archive holds two gigabytes of zeros in two megabytes."""
     raw = io.BytesIO()
     with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1) as packed:
         header = tar_info("demo/zeros", size=2**31).tobuf()
@@ -258,7 +258,7 @@ def test_an_archive_with_too_many_entries_is_refused(tmp_path: Path) -> None:
 
 
 def test_limits_count_the_content_of_nested_archives(tmp_path: Path) -> None:
-    """A small archive may hold one that is large, which may hold another."""
+    """A small archive can contain a large one, which can contain another."""
     inner = chart_servers.chart_archive("inner", files={"zeros": bytes(3 * MIB)})
     files = {f"charts/inner{number}.tgz": inner for number in range(4)}
     assert_refused(tmp_path, chart_servers.chart_archive(files=files), "unpacks to more than", unpacked=10 * MIB)
@@ -456,7 +456,7 @@ def test_an_old_chart_declares_dependencies_in_a_separate_file(tmp_path: Path) -
     assert [one.name for one in newer.dependencies] == ["redis"]  # as in helm, with a warning
 
 
-# What show says
+# Output of show
 
 
 RICH = chart_servers.chart_archive(
@@ -503,7 +503,7 @@ def test_custom_resource_definitions_are_separated(tmp_path: Path) -> None:
 
 
 def test_show_chart_returns_chart_yaml_unchanged(tmp_path: Path) -> None:
-    """helm would drop what it does not know."""
+    """helm drops unknown fields."""
     assert archive.show_chart(write_archive(tmp_path, RICH)).splitlines() == [
         "apiVersion: v2", "name: demo", "version: 0.1.0", "description: for show", "unknownToHelm: kept",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What an anonymous caller can cause has a budget: YAML, tag lists, archives, work, slots for helm."""
+"""Limits on what an anonymous caller can cause: YAML, archives, work in threads, slots for helm processes."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_work_stops_when_the_client_disconnects_or_the_server_stops(how: str) ->
 
 
 class SlotCalls:
-    """Calls that hold a slot until they are released, in the order in which they got it."""
+    """Calls that hold a slot until `end`; `running` has their callers in the order in which they got it."""
 
     def __init__(self, **settings: Any) -> None:
         self.slots = Slots(HelmSettings(**{"max_concurrent": 3, "lock_timeout": Seconds(30), **settings}))
@@ -195,26 +195,26 @@ class SlotCalls:
         self._ends: list[tuple[str | None, asyncio.Event]] = []
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def call(self, who: str | None) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._hold(who))
+    async def call(self, caller: str | None) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._hold(caller))
         self.tasks.append(task)
         await self.settle()
         return task
 
-    async def _hold(self, who: str | None) -> None:
-        slots.caller.set(who)
+    async def _hold(self, caller: str | None) -> None:
+        slots.caller.set(caller)
         async with self.slots.slot():
             end = asyncio.Event()
-            self.running.append(who)
-            self._ends.append((who, end))
+            self.running.append(caller)
+            self._ends.append((caller, end))
             try:
                 await end.wait()
             finally:
-                self.running.remove(who)
+                self.running.remove(caller)
                 self._ends = [(name, other) for name, other in self._ends if other is not end]
 
-    async def end(self, who: str | None) -> None:
-        index = next(index for index, (name, _) in enumerate(self._ends) if name == who)
+    async def end(self, caller: str | None) -> None:
+        index = next(index for index, (name, _) in enumerate(self._ends) if name == caller)
         self._ends.pop(index)[1].set()
         await self.settle()
 
@@ -226,14 +226,14 @@ class SlotCalls:
 def test_reads_leave_a_slot_for_a_change() -> None:
     async def work() -> None:
         slot_calls = SlotCalls()
-        for who in ("a", "b", "c", "d"):
-            await slot_calls.call(who)
+        for caller in ("a", "b", "c", "d"):
+            await slot_calls.call(caller)
         assert slot_calls.running == ["a", "b"]
         await slot_calls.call(None)
         assert slot_calls.running == ["a", "b", None]
         await slot_calls.call(None)
         await slot_calls.end("a")
-        assert slot_calls.running == ["b", None, None]  # a change comes before those who waited longer
+        assert slot_calls.running == ["b", None, None]  # a change precedes reads that have waited longer
         await slot_calls.end(None)
         assert slot_calls.running == ["b", None, "c"]
 
@@ -253,7 +253,7 @@ def test_slots_are_limited_per_caller_and_callers_alternate() -> None:
         assert slot_calls.running == ["a", "a", "b", "b"]
         await slot_calls.end("a")
         await slot_calls.end("a")
-        assert sorted(str(who) for who in slot_calls.running) == ["a", "b", "b", "c"]
+        assert sorted(str(caller) for caller in slot_calls.running) == ["a", "b", "b", "c"]
 
     run_in_loop(work)
 
@@ -283,8 +283,8 @@ def test_200_calls_of_one_address_delay_no_install_and_others_by_two_calls(max_c
 def test_calls_beyond_the_queue_of_a_caller_are_429_and_of_all_callers_503() -> None:
     async def work() -> None:
         slot_calls = SlotCalls(max_concurrent=2, queue_per_caller=2, queue=3)
-        for who in ("a", "a", "a", "b"):
-            await slot_calls.call(who)
+        for caller in ("a", "a", "a", "b"):
+            await slot_calls.call(caller)
         with pytest.raises(Throttled, match="queue-per-caller"):
             await (await slot_calls.call("a"))
         with pytest.raises(Unavailable, match=r"svc\.helm\.queue"):
@@ -299,13 +299,13 @@ def test_a_call_counts_for_its_caller_before_it_waits_for_a_slot() -> None:
     async def work() -> None:
         slots_ = Slots(HelmSettings(max_concurrent=2, queue_per_caller=2))
 
-        def counted(who: str | None, stack: ExitStack) -> None:
-            slots.caller.set(who)
+        def counted(caller: str | None, stack: ExitStack) -> None:
+            slots.caller.set(caller)
             stack.enter_context(slots_.one_call())
 
         with ExitStack() as stack:
-            for who in ("a", "a", "a", "b", None, None, None, None):
-                counted(who, stack)
+            for caller in ("a", "a", "a", "b", None, None, None, None):
+                counted(caller, stack)
             with pytest.raises(Throttled, match="queue-per-caller"):
                 counted("a", stack)
             counted("b", stack)
@@ -319,7 +319,7 @@ def test_calls_cancelled_while_a_slot_becomes_free_keep_no_slot() -> None:
         slot_calls = SlotCalls(max_concurrent=2)
         calls = [await slot_calls.call("a") for _ in range(4)]
         for call in calls[:3]:
-            call.cancel()  # the one that runs and two that wait, in one round of the loop
+            call.cancel()  # the running call and two waiting calls, in one iteration of the loop
         await slot_calls.settle()
         assert all(call.cancelled() for call in calls[:3])
         assert slot_calls.running == ["a"]
@@ -334,7 +334,7 @@ def test_a_cancelled_waiting_call_keeps_no_slot() -> None:
     async def work() -> None:
         slot_calls = SlotCalls(max_concurrent=2)
         await slot_calls.call("a")
-        waiting = [await slot_calls.call(who) for who in ("b", "c")]
+        waiting = [await slot_calls.call(caller) for caller in ("b", "c")]
         waiting[0].cancel()
         await slot_calls.settle()
         await slot_calls.end("a")

@@ -1,4 +1,4 @@
-"""The lock of a chart's dependencies: what helm itself writes for the same chart, and what is refused instead."""
+"""The lock of a chart's dependencies: it equals the lock of helm; unresolvable dependencies are refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _names = iter(range(10_000))
 
 
 def resolve(server: Server, web: WebServer, data: bytes) -> Answer:
-    """The lock of a chart that lies in a repository of its own."""
+    """Adds a repository with this chart and resolves the dependencies of the chart."""
     name = f"own{next(_names)}"
     web.serve(("demo", "0.1.0", data), folder=f"/{name}")
     assert post_json(server, "/repos", {"name": name, "url": f"{web.url}/{name}"}).status == 201
@@ -68,7 +68,7 @@ def resolve(server: Server, web: WebServer, data: bytes) -> Answer:
 
 
 def lock_of_helm(folder: Path, web: WebServer, dependencies: list[dict[str, Any]], *options: str) -> Any:
-    """What helm locks for a chart with these dependencies."""
+    """The lock that helm writes for a chart with these dependencies."""
     chart = folder / "demo"
     chart.mkdir()
     facts = {"apiVersion": "v2", "name": "demo", "version": "0.1.0", "dependencies": dependencies}
@@ -170,7 +170,7 @@ def test_a_chart_without_dependencies_has_an_empty_lock(server: Server, web: Web
 
 
 @pytest.mark.parametrize(
-    ("dependency", "status", "words"),
+    ("dependency", "status", "message"),
     [
         ({"version": "1.x", "repository": "file://../database"}, 400, "neither http nor https"),
         ({"version": "1.x", "repository": "file:///etc"}, 400, "neither http nor https"),
@@ -190,12 +190,12 @@ def test_a_chart_without_dependencies_has_an_empty_lock(server: Server, web: Web
     ],
 )
 def test_unresolvable_dependencies_are_reported(
-    server: Server, web: WebServer, forbidden: WebServer, dependency: dict[str, str], status: int, words: str
+    server: Server, web: WebServer, forbidden: WebServer, dependency: dict[str, str], status: int, message: str
 ) -> None:
     forbidden.serve(("database", "1.0.0", chart_servers.chart_archive("database", "1.0.0")))
     result = {name: text.format(web.url, forbidden.url) for name, text in dependency.items()}
     answer = resolve(server, web, chart_servers.chart_archive(dependencies=[{"name": "database", **result}]))
-    assert words in check_problem(answer, status, PATH, has_timestamp=True)["detail"]
+    assert message in check_problem(answer, status, PATH, has_timestamp=True)["detail"]
     assert forbidden.seen == []
 
 
@@ -211,7 +211,7 @@ def test_an_index_that_is_not_added_is_fetched_once(server: Server, web: WebServ
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "words"),
+    ("body", "status", "message"),
     [
         ({}, 400, "chartRef is required"),
         ({"chartRef": " "}, 400, "chartRef is required"),
@@ -222,7 +222,7 @@ def test_an_index_that_is_not_added_is_fetched_once(server: Server, web: WebServ
     ],
 )
 def test_resolving_dependencies_of_a_missing_chart_is_an_error(
-    server: Server, body: dict[str, str], status: int, words: str
+    server: Server, body: dict[str, str], status: int, message: str
 ) -> None:
     result = check_problem(post_json(server, "/dependencies/resolve", body), status, PATH, has_timestamp=True)
-    assert words in result["detail"]
+    assert message in result["detail"]

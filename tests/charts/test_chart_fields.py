@@ -1,4 +1,4 @@
-"""How inputs are read: from the parts of a request, from one object of arguments, and from JSON."""
+"""Fields of requests: read from path, query and body, from the arguments of a tool, and from JSON."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_all_missing_fields_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "words"),
+    ("field", "value", "message"),
     [
         ("chartRef", 1, "chartRef: must be a string"),
         ("chartRef", ["a/b"], "chartRef: must be a string"),
@@ -82,8 +82,8 @@ def test_all_missing_fields_are_reported_at_once() -> None:
         ("mode", "C", "mode: 'C' is not one of A, B"),
     ],
 )
-def test_the_error_for_a_wrong_type_names_the_field(field: str, value: Any, words: str) -> None:
-    assert words in error_message({**GOOD, field: value})
+def test_the_error_for_a_wrong_type_names_the_field(field: str, value: Any, message: str) -> None:
+    assert message in error_message({**GOOD, field: value})
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("", False)])
@@ -134,7 +134,7 @@ def test_an_empty_body_is_an_empty_object(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "words"),
+    ("raw", "message"),
     [
         (b"[1]", "must be a JSON object"), (b"null", "must be a JSON object"), (b"{", "is not JSON"),
         (b"\xff\xfe", "not UTF-8"), (b'{"a":NaN}', "number"), (b'{"a":-Infinity}', "number"),
@@ -144,8 +144,8 @@ def test_an_empty_body_is_an_empty_object(raw: bytes) -> None:
         (b'{"a\\u0000":1}', "must not contain"),
     ],
 )  # fmt: skip
-def test_a_body_that_is_not_a_json_object_is_reported(raw: bytes, words: str) -> None:
-    with pytest.raises(Invalid, match=words) as refused:
+def test_a_body_that_is_not_a_json_object_is_reported(raw: bytes, message: str) -> None:
+    with pytest.raises(Invalid, match=message) as refused:
         json_object(raw)
     refused.value.message.encode()
 

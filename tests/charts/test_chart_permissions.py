@@ -1,4 +1,4 @@
-"""Permissions of the charts: which callers may change releases and repositories. Checked once, closed by default."""
+"""Permissions of the charts: which callers may change releases and repositories."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_changing_endpoints_require_the_configured_api_key(servers: dict[str, Se
 
 @pytest.mark.parametrize("endpoint", sorted(one for one in PROTECTED if "/releases" in one))
 def test_protected_endpoints_are_404_without_a_cluster(servers: dict[str, Server], endpoint: str) -> None:
-    """403, then 401, then 404; never 400 first."""
+    """Permissions (403, 401) and the missing cluster (404) are checked before the body (400)."""
     method, path = method_and_path(endpoint)
     answer = servers["FULL with a key"].ask(method, path, b"{", KEYS["right"])
     assert "no cluster" in check_problem(answer, 404, path, has_timestamp=True)["detail"]
@@ -204,11 +204,11 @@ def test_readyz_reports_the_enabled_endpoint_groups(servers: dict[str, Server], 
     assert result["repositories"] is result["hub"] is result["dependencies"] is result["charts"] is True
 
 
-# What a host application may do
+# Extension by a host application
 
 
 def test_a_host_application_can_replace_a_group_and_choose_the_cluster(tmp_path: Path) -> None:
-    """In a process of its own: this is what `run.py` does, with two additions."""
+    """Runs in a separate process, like `run.py` with two additions."""
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""A misbehaving API server: retries, error messages, and hidden details."""
+"""A misbehaving API server: retries, error messages without internal details, and shared requests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from supervisor.charts.kube.releases import Native
 from supervisor.single_flight import SingleFlight
 
 Respond = Callable[[str, dict[str, list[str]], str], tuple[int, bytes] | None]
-"""From path, query and Accept to status and body; `None` closes the connection without a word."""
+"""From path, query and Accept to status and body; `None` closes the connection without a response."""
 
 
 class FakeApiServer:
-    """Answers as it is told to, and counts."""
+    """Responds with the result of `respond`; counts connections and keeps the requested paths."""
 
     def __init__(self, respond: Respond) -> None:
         self.paths: list[str] = []
@@ -55,7 +55,7 @@ class FakeApiServer:
                 self.wfile.write(answer[1])
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Quiet."""
+                """Logs nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.access = Access("http", "127.0.0.1", self.server.server_port, "", token=Blob(data=b"sesame"))
@@ -139,7 +139,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 @contextlib.contextmanager
 def raw_response_server(answer: bytes) -> Iterator[Access]:
-    """Somebody who says just this to each request, and then no more."""
+    """A server that sends these bytes in response to each request and closes the connection."""
     over = threading.Event()
 
     def serve(listening: socket.socket) -> None:
@@ -272,7 +272,7 @@ def test_an_expired_list_is_restarted_once() -> None:
 
 
 def release_responses(*releases: dict[str, Any], cached: int | None = None) -> Respond:
-    """An API server that has these, and of which the memory has only the first few."""
+    """Responses of an API server with these releases; its watch cache has the first `cached` of them only."""
     there = {one["metadata"]["name"]: one for one in map(release_secret, releases)}
     for index, (name, one) in enumerate(there.items()):
         one["metadata"] |= {"uid": name, "resourceVersion": str(index)}
@@ -370,7 +370,7 @@ def test_a_forbidden_object_does_not_hide_the_others() -> None:
     assert found[2].ready is True
 
 
-# Sharing
+# Shared requests
 
 
 def test_later_callers_share_the_next_flight() -> None:

@@ -26,11 +26,11 @@ changes._GRACE_SECONDS = changes._REVISION_TIMEOUT_SECONDS = runner.CHANGE_GRACE
 sys.argv = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs a server that waits for a cluster only briefly. A stalled request gets the same answer, sooner."""
+"""Runs a server with short timeouts for the cluster."""
 
 
 class HelmServer:
-    """A server with one of the helms; its kubeconfig leads through a proxy. Each has a release `kept`."""
+    """A server with helm 3 or 4 and a kubeconfig that leads through a proxy. It has installed a release `kept`."""
 
     def __init__(self, server: Server, namespace: str) -> None:
         self.server, self.namespace = server, namespace
@@ -87,7 +87,7 @@ def behind_stream_proxy(
 
 
 def check_detail(answer: Answer, port: int, expected: Sequence[tuple[int, str]]) -> str:
-    """The detail of a problem with one of these statuses and codes, in which no address is."""
+    """Checks that the problem has an expected status and code and no address; returns its detail."""
     path = answer.json["instance"]
     body = check_problem(answer, answer.status, path, has_timestamp=True)
     assert (answer.status, body["code"]) in expected, answer
@@ -102,7 +102,7 @@ UNCERTAIN = "the change may have been applied"
 
 @contextlib.contextmanager
 def injected_fault(proxy: RequestProxy, choose: Choose) -> Iterator[Callable[[], bool]]:
-    """Meanwhile the proxy does this, at least once. Yields whether it has."""
+    """Injects faults into the proxy, at least one. Yields a function that reports whether one has occurred."""
     before, proxy.choose = proxy.faults, choose
     try:
         yield lambda: proxy.faults > before
@@ -156,7 +156,7 @@ def test_changes_report_the_faults_of_the_cluster(
     name = f"{action}-{where.__name__}".replace("_", "-")
     with injected_fault(both_proxies[0], lambda method, path: action if where(method, path) else PASS) as has_met:
         answer = behind_request_proxy.install(name, 1 if action == STALL else 60)
-        if not has_met():  # on a busy machine helm gets nowhere in a second
+        if not has_met():  # on a busy machine helm may send no request within a second
             answer = behind_request_proxy.install(f"{name}-again", 25)
     detail = check_detail(answer, both_proxies[0].port, EXPECTED[action])
     assert (UNCERTAIN in detail) or where in (any_request, discovery)
@@ -167,11 +167,11 @@ def test_changes_report_the_faults_of_the_cluster(
 def test_an_install_over_cut_streams_succeeds_or_reports_a_lost_connection(
     behind_stream_proxy: HelmServer, both_proxies: tuple[RequestProxy, StreamProxy], limit: int
 ) -> None:
-    """Each connection ends after so many bytes of TLS, so in its middle; helm speaks HTTP/2."""
+    """Each connection is cut after `limit` bytes of TLS; helm uses HTTP/2."""
     proxy = both_proxies[1]
     cuts, proxy.limit = proxy.cuts, limit
     answer = behind_stream_proxy.install(f"cut-{limit}")
     proxy.limit = None
     assert proxy.cuts > cuts
-    if answer.status != 201:  # helm may have repeated what was cut
+    if answer.status != 201:  # helm may have repeated the request
         check_detail(answer, proxy.port, LOST)

@@ -1,4 +1,4 @@
-"""Reading releases from a real API server: the same results as helm's, and errors without a cluster."""
+"""Reads of releases from a real API server: they equal those of helm; errors without a cluster."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TEMPLATES = {
 
 
 class Helm:
-    """One of the real ones, on a cluster."""
+    """Runs helm 3 or helm 4 against a cluster."""
 
     def __init__(self, binary: str, kubeconfig: Path, home: Path) -> None:
         self.binary = binary
@@ -60,7 +60,7 @@ class Helm:
 
 
 def new_server(folder: Path, kubeconfig: Path | None, environ: dict[str, str] | None = None) -> Server:
-    """A server on a cluster, or on none."""
+    """A server with this kubeconfig, or without a cluster."""
     helm = {"helm": {"binary": str(ROOT / ".tools" / "helm")}} if (ROOT / ".tools" / "helm").exists() else {}
     config = {"svc": {"kube": {"kubeconfig": str(kubeconfig) if kubeconfig else None}, **helm}}
     return Server(folder, config, {"HOME": str(folder), "KUBECONFIG": "", **(environ or {})}, [])
@@ -78,7 +78,7 @@ def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def plain_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A chart with a bit of everything."""
+    """A chart with templates, hooks, tests, notes and a subchart."""
     return chart_folder(tmp_path_factory.mktemp("chart"), "plain", TEMPLATES)
 
 
@@ -86,7 +86,7 @@ def plain_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def namespace_of_helm(
     request: pytest.FixtureRequest, cluster: Cluster, plain_chart: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Helm, str]:
-    """A namespace that a real helm has lived in: releases in all the states that it leaves behind."""
+    """helm and a namespace in which it has left releases in every status."""
     helm = Helm(request.param, cluster.kubeconfig, tmp_path_factory.mktemp("home"))
     space = cluster.namespace()
     there = ["-n", space]
@@ -120,7 +120,7 @@ def namespace_of_helm(
 
 
 def nanoseconds(text: str) -> int:
-    """A time in either of the ways in which Go prints it."""
+    """Parses a time in either format of Go."""
     found = re.fullmatch(r"(\S{10})[T ](\S{8}?)(\.\d+)? ?(Z|[+-]\d\d:?\d\d)( \S+)?", text)
     assert found, text
     zone = "+0000" if found[4] == "Z" else found[4].replace(":", "")
@@ -139,7 +139,7 @@ def assert_same_row(own: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert own | {"updated": 0} == theirs | {"updated": 0, "revision": int(theirs["revision"])}
 
 
-# The same as helm's
+# Comparison with helm
 
 
 @needs_helm
@@ -231,7 +231,7 @@ def test_values_are_merged_as_by_helm(server: Server, cluster: Cluster, binary: 
     own: dict[str, Any] = {}
     for index, (one, other) in enumerate((one, other) for one in OVERRIDES for other in DEFAULTS):
         if helm.major == 3 and one == other and one in (None, {"k": None}):
-            continue  # a null over a null within a table: helm 3 drops it, helm 4 keeps it, and so do we
+            continue  # a null over a null within a table: helm 3 drops it, helm 4 and Pilothouse keep it
         given |= {f"v{index}": one} if one is not ... else {}
         own |= {f"v{index}": other} if other is not ... else {}
     release = made_release("met", space, config={**given, "deep": given, "deeper": {"still": given}})
@@ -286,7 +286,7 @@ def test_resources_report_the_live_objects(server: Server, namespace_of_helm: tu
 def test_reads_by_helm_equal_native_reads_for_an_exec_plugin(
     server: Server, namespace_of_helm: tuple[Helm, str], cluster: Cluster, tmp_path: Path
 ) -> None:
-    """An exec plugin gives the credentials: helm is asked, and what it says has the same shapes."""
+    """A kubeconfig with an exec plugin is unsupported by the native client, so the server runs helm."""
     _, space = namespace_of_helm
     other = new_server(tmp_path, cluster.plugin_config())
     try:
@@ -327,7 +327,7 @@ def test_releases_of_the_configmap_driver_are_read_by_helm(cluster: Cluster, pla
         server.close()
 
 
-# As it is now
+# Current data
 
 
 def test_a_new_revision_is_reported_at_once(server: Server, cluster: Cluster) -> None:
@@ -424,7 +424,7 @@ def test_fifty_concurrent_reads_get_correct_responses(server: Server, cluster: C
     assert len(first[0].json) == 60
 
 
-# What is asked
+# Requests
 
 
 @pytest.mark.parametrize("read", READS)
@@ -452,9 +452,9 @@ def test_an_invalid_namespace_is_400(server: Server, namespace: str) -> None:
         assert server.get(path).status == 400
 
 
-@pytest.mark.parametrize("word", ["1", "yes", "on", "truee", "null"])
-def test_an_invalid_value_of_all_is_400(server: Server, word: str) -> None:
-    assert server.get(f"{API}/nobody/values?all={word}").status == 400
+@pytest.mark.parametrize("value", ["1", "yes", "on", "truee", "null"])
+def test_an_invalid_value_of_all_is_400(server: Server, value: str) -> None:
+    assert server.get(f"{API}/nobody/values?all={value}").status == 400
 
 
 def test_texts_are_sent_as_yaml_on_request(server: Server, cluster: Cluster) -> None:
@@ -467,7 +467,7 @@ def test_texts_are_sent_as_yaml_on_request(server: Server, cluster: Cluster) -> 
     assert ok(server.get(f"{API}/texts/notes?namespace={space}")).body == b""
 
 
-# Which cluster
+# Choice of the cluster
 
 
 UseKubeconfig = Callable[[Path], Server]
@@ -475,7 +475,7 @@ UseKubeconfig = Callable[[Path], Server]
 
 @pytest.fixture(scope="module")
 def server_with_changing_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose kubeconfig is there when a test has put one there."""
+    """A server whose kubeconfig is written by the tests."""
     folder = tmp_path_factory.mktemp("wanderer")
     one = new_server(folder, folder / "kubeconfig")
     try:
@@ -487,7 +487,7 @@ def server_with_changing_kubeconfig(tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def use_kubeconfig(server_with_changing_kubeconfig: Server) -> UseKubeconfig:
-    """`lead(kubeconfig)` -> a server that has it from now on: what changes is noticed."""
+    """`use_kubeconfig(file)` replaces the kubeconfig of a running server and returns the server."""
 
     def use(kubeconfig: Path) -> Server:
         (server_with_changing_kubeconfig.folder / "kubeconfig").write_bytes(kubeconfig.read_bytes())
@@ -580,7 +580,7 @@ def test_the_configured_context_is_used(serve: Serve, cluster: Cluster, tmp_path
 
 
 def test_concurrent_reads_share_connections(server: Server, cluster: Cluster) -> None:
-    """They are kept: a second crowd finds those of the first."""
+    """Connections are kept: a second round of requests uses those of the first."""
 
     def connections() -> int:
         import psutil

@@ -47,7 +47,7 @@ def test_a_difference_above_the_limits_is_cut_or_omitted() -> None:
     assert (len(found.lines), found.is_cut, found.added) == (MAX_SHOWN_LINES, True, MAX_SHOWN_LINES + 100)
     found = difference("", "\n".join(map(str, range(MAX_LINES + 1))))
     assert (found.lines, found.is_cut) == ((), True)
-    found = difference("x\n" + many * 10, "y\n" + many * 10)  # what both have in common costs nothing
+    found = difference("x\n" + many * 10, "y\n" + many * 10)  # common lines do not count towards the limit
     assert (found.added, found.removed, found.is_cut) == (1, 1, False)
 
 

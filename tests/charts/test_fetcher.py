@@ -55,7 +55,7 @@ def assert_refused(one: Fetcher, url: str, why: str = "is refused", **facts: Any
 
 
 def fake_resolver(**addresses: str | list[str]) -> Lookup:
-    """A resolver of these names, each answer after the other; the last one stays."""
+    """A resolver of these names. The answers of a list are used in turn; the last one is repeated."""
     left = {name: [found] if isinstance(found, str) else list(found) for name, found in addresses.items()}
 
     async def look(host: str, port: int) -> list[tuple[int, Any]]:
@@ -69,7 +69,7 @@ def fake_resolver(**addresses: str | list[str]) -> Lookup:
     return look
 
 
-# Where it does not go
+# Refused addresses
 
 
 LOOPBACK = (
@@ -169,7 +169,7 @@ def test_a_host_is_refused_if_one_of_its_addresses_is_internal() -> None:
 
 
 def test_a_host_is_resolved_once_against_dns_rebinding(web: WebServer) -> None:
-    """DNS rebinding: the address that was checked is the one that is reached, and it is not this machine."""
+    """DNS rebinding: the second answer of the resolver is loopback."""
     requested = []
     look = fake_resolver(rebinding=["93.184.215.14", "127.0.0.1"])
 
@@ -188,7 +188,7 @@ def test_a_host_is_resolved_once_against_dns_rebinding(web: WebServer) -> None:
 
 
 def test_the_fetcher_connects_to_the_address_that_it_checked(web: WebServer) -> None:
-    """An operator's exception of a name lets us see where the connection goes: to what the resolver said, once."""
+    """The name is an allowed host, so that the connection to its first address can be observed."""
     web.pages["/"] = b"here"
     one = fetcher(f"inside.example:{web.port}", lookup=fake_resolver(inside=["127.0.0.1", "192.0.2.1"]))
     assert get(one, f"http://inside.example:{web.port}/").body == b"here"
@@ -218,7 +218,7 @@ def test_a_redirect_to_an_internal_address_is_refused(
 
 
 def test_each_redirect_is_resolved_and_checked_again(web: WebServer) -> None:
-    """The same name leads inside when it is asked for again."""
+    """The second answer of the resolver for the same name is loopback."""
     web.pages["/a"] = (302, {"Location": "http://turning.example/b"}, b"")
     look = fake_resolver(turning=["10.0.0.1", "127.0.0.1"])
     asyncio.run(_resolve_once(look))
@@ -256,7 +256,7 @@ def test_proxies_of_the_environment_are_ignored(
     assert other.seen == []
 
 
-# Where it goes
+# Allowed requests
 
 
 def test_redirects_are_followed_up_to_the_limit(web: WebServer) -> None:
@@ -308,12 +308,12 @@ def _endless(handler: BaseHTTPRequestHandler) -> Reply:
 
 def test_a_response_above_its_limit_is_refused_while_it_is_received(web: WebServer, tmp_path: Path) -> None:
     web.pages |= {
-        "/told": bytes(2000),
+        "/sized": bytes(2000),
         "/endless": _endless,
         "/packed": (200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(10**7))),
     }
     one = fetcher(web.host_port)
-    for path in ("/told", "/endless"):
+    for path in ("/sized", "/endless"):
         assert_refused(one, f"{web.url}{path}", "larger than 1000 bytes", max_bytes=1000, into=tmp_path / "file")
         with pytest.raises(Upstream, match="larger than 1000 bytes"):
             get(one, f"{web.url}{path}", max_bytes=1000)

@@ -1,4 +1,4 @@
-"""Argument lists for helm 3 and helm 4, and that nothing a caller sends can become an option."""
+"""Argument lists for helm 3 and helm 4; no value of a caller becomes an option."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ CASES: list[tuple[Any, dict[str, Any], list[str], list[str] | None]] = [
 def test_each_option_adds_exactly_its_arguments(
     build: Any, options: dict[str, Any], three: list[str], four: list[str] | None
 ) -> None:
-    for version, words in ((THREE, three), (FOUR, four or three)):
+    for version, arguments in ((THREE, three), (FOUR, four or three)):
         plain, given = build(version), build(version, **options)
-        assert [word for word in given if word not in plain] == words
+        assert [argument for argument in given if argument not in plain] == arguments
         assert given[given.index("--") :] == plain[plain.index("--") :]
 
 
@@ -125,11 +125,11 @@ def test_values_are_json_and_absent_values_an_empty_object() -> None:
 def test_every_flag_is_in_the_help_of_both_helm_versions(
     name: str, build: Any, options: dict[str, Any], three: list[str], four: list[str] | None
 ) -> None:
-    """Held against what `helm COMMAND --help` lists: the flags are real, in the version that we give them to."""
+    """Compares the flags with `helm COMMAND --help` of each version."""
     version = THREE if name == "helm3" else FOUR
-    command, *words = build(version, **options)
+    command, *arguments = build(version, **options)
     known = known_flags(helm_path(name), command)
-    assert {word.partition("=")[0] for word in words[: words.index("--")]} <= known
+    assert {argument.partition("=")[0] for argument in arguments[: arguments.index("--")]} <= known
 
 
 _FLAGS: dict[tuple[str, str], set[str]] = {}

@@ -33,14 +33,14 @@ def test_every_recorded_failure_has_its_kind_and_status() -> None:
 @pytest.mark.parametrize(
     ("stderr", "status"),
     [
-        # what the author of a chart may write never decides
+        # text of a chart author never decides the status
         ('Error: INSTALLATION FAILED: execution error at (a/templates/b.yaml:1:3): release: not found', 422),
         ('Error: execution error at (a/templates/b.yaml:1:3): Kubernetes cluster unreachable: x', 422),
         ('Error: UPGRADE FAILED: a/templates/b.yaml:9:14\n  executing "a/templates/b.yaml" at <fail "timed out waiting">:\n'
          "    error calling fail: timed out waiting", 422),
         ("Error: INSTALLATION FAILED: template: a/templates/b.yaml:2:3: executing \"x\" at <.y>: cannot re-use a name", 422),
         ("Error: parse error at (a/templates/b.yaml:1): unclosed action", 422),
-        # helm 4 puts its log first
+        # helm 4 prints its log first
         ('level=WARN msg="unable to find exact version"\nlevel=ERROR msg="release: not found"\n'
          "Error: UPGRADE FAILED: another operation (install/upgrade/rollback) is in progress", 409),
         ("Error: INSTALLATION FAILED: failed pre-install: 1 error occurred:\n\t* job failed: BackoffLimitExceeded\n", 422),
@@ -55,7 +55,7 @@ def test_every_recorded_failure_has_its_kind_and_status() -> None:
          "object to /v1, Kind=Secret: error decoding from json: illegal base64 data at input byte 3", 400),
         ('Error: INSTALLATION FAILED: 1 error occurred:\n\t* ConfigMap in version "v1" cannot be handled as a '
          'ConfigMap: v1.ConfigMap.Data: ReadString: expects " or n, but found t, error found in #10 byte of', 400),
-        # the cluster went away in the middle, or does not let us finish
+        # the connection to the cluster is lost, or the cluster refuses a request
         ('Error: UPGRADE FAILED: error validating "": error validating data: failed to download openapi: '
          'Get "https://10.0.0.9:6443/openapi/v2?timeout=32s": EOF', 502),
         ("Error: INSTALLATION FAILED: unable to build kubernetes objects from release manifest: "
@@ -68,7 +68,7 @@ def test_every_recorded_failure_has_its_kind_and_status() -> None:
         ("Error: could not find template templates/x.yaml in chart", 400),
         ("Error: values don't meet the specifications of the schema(s) in the following chart(s):\nx:\n- at '/a': no", 422),
         ("Error: Get \"https://r/v2/\": tls: failed to verify certificate: x509: unknown authority", 502),
-        ("something that nobody has seen", 500),
+        ("an unknown failure", 500),
         ("", 500),
     ],
 )  # fmt: skip

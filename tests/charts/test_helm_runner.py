@@ -1,4 +1,4 @@
-"""Running helm: limits, environment, slots and termination, with a small script in place of helm."""
+"""Running helm: limits, environment, slots and termination, with a shell script in place of helm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if [ "$1" = version ]; then echo ${VERSION:-v4.1.4}; exit 0; fi
 
 
 class RunnerFixture:
-    """A helm that does what `script` says, in folders of its own."""
+    """Runs the shell script `script` as helm, in its own folders."""
 
     def __init__(self, folder: Path, script: str, begin: str = BEGIN, **settings: Any) -> None:
         self.folder = folder
@@ -126,7 +126,7 @@ def test_a_read_that_ignores_sigterm_is_killed_at_its_timeout(tmp_path: Path) ->
 
 
 def test_a_change_gets_sigterm_and_time_to_record_the_failure(tmp_path: Path) -> None:
-    """SIGTERM only: it writes down that the change failed. A killed one would leave the release pending."""
+    """helm records on SIGTERM that the change failed. SIGKILL would leave the release pending."""
     runner = RunnerFixture(tmp_path, "trap 'sleep 1; touch is-over; exit 1' TERM; sleep 60 & wait")
     with pytest.raises(TimedOut):
         runner.run_once(Bounds(0.3, "timeout", TimedOut, lambda: None))
@@ -199,7 +199,7 @@ def test_changes_of_one_release_exclude_each_other(tmp_path: Path) -> None:
                     raise AssertionError
         async with helm.exclusive("cluster", "ns", "r"):
             pass
-        assert helm._locks == {}, "a lock that nobody waits for is let go"
+        assert helm._locks == {}, "an unused lock is removed"
 
     runner.run(work)
 

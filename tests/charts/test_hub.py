@@ -1,4 +1,4 @@
-"""The hub's search, against a stand-in that answers as Artifact Hub documents it (its /packages/search)."""
+"""The search in the hub, against a fake of the documented /packages/search of Artifact Hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEARCH_PATH = "/api/v1/hub/search"
 
 
 def package(name: str, **facts: Any) -> dict[str, Any]:
-    """One of the packages of Artifact Hub's answer, with much that we do not want."""
+    """A package as Artifact Hub returns it, including fields that are not used."""
     return {
         "package_id": "00000000-0000-4000-8000-000000000000", "name": name, "normalized_name": name, "stars": 7,
         "display_name": name.title(), "description": f"{name} for all", "version": "1.2.3", "app_version": "4.5",

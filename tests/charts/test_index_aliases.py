@@ -1,4 +1,4 @@
-"""What aliases of YAML stand for in an index, as helm would read it; and those that expand to too much."""
+"""YAML aliases in a repository index: they are expanded as by helm, up to a limit."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def test_aliases_are_expanded(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("apiVersion: v1\nentries: {a: [*v]}\n", "without an anchor"),
         ("apiVersion: v1\nentries: {a: &v [*v]}\n", "without an anchor, or inside"),
         ("apiVersion: v1\nx: &v [x]\nentries: {a: [{description: *v}]}\n", "description is not text"),
     ],
 )
-def test_invalid_aliases_are_refused(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(Invalid, match=words):
+def test_invalid_aliases_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(Invalid, match=message):
         read(tmp_path, text)
 
 
@@ -68,6 +68,6 @@ def test_aliases_that_expand_beyond_the_limits_are_refused(tmp_path: Path, monke
 
 
 def test_aliases_in_ignored_fields_are_not_expanded(tmp_path: Path) -> None:
-    """A few lines that would be a thousand million texts."""
+    """The lines expand to 10^9 strings."""
     lines = "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 10)}]\n" for n in range(9))
     assert read(tmp_path, f"a: &a [x]\n{lines}apiVersion: v1\nentries: {{a: [{{version: 1.0.0, keywords: *j}}]}}\n")

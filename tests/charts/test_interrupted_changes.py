@@ -24,7 +24,7 @@ API = "/api/v1"
 
 
 def chart_with_hooks(*hooks: str) -> bytes:
-    """A chart with a Pod as a hook, which nobody runs."""
+    """A chart with a Pod as a hook; the cluster has no kubelet that would run it."""
     return chart_archive(
         values="colour: red\n",
         templates__map=MAP,
@@ -39,7 +39,7 @@ spec: {{restartPolicy: Never, containers: [{{name: a, image: b}}]}}
 
 
 class ReleaseClient:
-    """A server whose helm is one of the two, and a namespace of its own for each test."""
+    """Requests to a server with helm 3 or helm 4, in a separate namespace for each test."""
 
     def __init__(self, server: Server, cluster: Cluster) -> None:
         self.server, self.cluster, self.namespace = server, cluster, ""
@@ -85,7 +85,7 @@ def client(shared_client: ReleaseClient, cluster: Cluster) -> ReleaseClient:
 
 
 def change_notes(server: Server) -> list[Path]:
-    """The notes of changes that are not over."""
+    """The notes of unfinished changes."""
     return list((server.data / "charts" / "changing").glob("*"))
 
 
@@ -129,7 +129,7 @@ def test_an_uninstall_with_a_timed_out_hook_is_failed_and_can_be_upgraded(client
 
 
 def test_a_pending_change_of_another_helm_is_left_unchanged(client: ReleaseClient) -> None:
-    """What is pending was written while ours ran, but helm said that it would not touch it."""
+    """The pending revision is newer than the start of our change, but our helm has refused to change the release."""
     client.install(chart_with_hooks("pre-rollback"))
     now = time.strftime("%Y-%m-%dT%H:%M:%S.5Z", time.gmtime(time.time() + 1))
     release = made_release("r", client.namespace, 2, "pending-upgrade")
@@ -143,7 +143,7 @@ def test_a_pending_change_of_another_helm_is_left_unchanged(client: ReleaseClien
 
 
 def start_change(client: ReleaseClient, method: str, path: str, fields: Any) -> http.client.HTTPConnection:
-    """A change that is asked for, and whose answer nobody reads."""
+    """Sends a request for a change; the response is not read."""
     connection = http.client.HTTPConnection("127.0.0.1", client.server.port, timeout=60)
     connection.request(method, f"{API}{path}?namespace={client.namespace}", json.dumps(fields), dict(KEY))
     return connection
@@ -165,7 +165,7 @@ def test_a_change_interrupted_by_sigkill_is_failed_after_the_next_start(
         (note,) = change_notes(server)
         assert note.stat().st_mode & 0o777 == 0o600
         server.start()
-        assert client.upgrade(archive).json["info"]["status"] == "deployed", "it waits for what is being settled"
+        assert client.upgrade(archive).json["info"]["status"] == "deployed", "it waits for the recovery"
         rows = client.ask("GET", "/releases/r/history").json
         assert [row["status"] for row in rows] == ["deployed", "failed", "superseded", "superseded"]
         assert "killed" in rows[1]["description"]
@@ -173,11 +173,11 @@ def test_a_change_interrupted_by_sigkill_is_failed_after_the_next_start(
         (server.data / "charts" / "changing" / "torn").write_text('{"place')
         server.stop()
         server.start()
-        wait_for(lambda: change_notes(server) == [], about="a note that was cut off to be gone")
+        wait_for(lambda: change_notes(server) == [], about="an incomplete note to be removed")
 
 
 def test_a_server_stop_leaves_no_pending_release(cluster: Cluster, tmp_path: Path) -> None:
-    """helm would be let finish for a while; a hook of an uninstall ends sooner here."""
+    """The stop waits for helm; the failed hook of the uninstall ends it sooner."""
     archive = chart_with_hooks("pre-delete")
     with running_server(tmp_path, svc=settings(cluster, "helm")) as server:
         client = ReleaseClient(server, cluster)
@@ -192,7 +192,7 @@ def test_a_server_stop_leaves_no_pending_release(cluster: Cluster, tmp_path: Pat
 
 
 def test_recovery_of_an_unreachable_cluster_runs_before_the_next_change(cluster: Cluster, tmp_path: Path) -> None:
-    """The cluster is gone while the server is killed, and for a while after the next start."""
+    """The cluster is unreachable when the server is killed and for a while after the next start."""
     archive = chart_with_hooks("pre-rollback")
     config = settings(cluster, "helm")
     live = cluster.kubeconfig.read_text()
@@ -210,14 +210,14 @@ def test_recovery_of_an_unreachable_cluster_runs_before_the_next_change(cluster:
         server.start()
         wait_for(lambda: "may be left pending" in server.log.read_text())
         assert client.upgrade(archive).status == 502
-        assert len(change_notes(server)) == 1, "what helm has not begun is not noted"
+        assert len(change_notes(server)) == 1, "a change that helm has not begun has no note"
         file.write_text(live)
         assert client.info["status"] == "pending-rollback"
         assert client.upgrade(archive).status == 200
         assert change_notes(server) == []
 
 
-# The rule, without a cluster
+# Detection of interrupted changes, without a cluster
 
 CHANGE = Change("space", "r", "rollback", began=1_000_000.0, seconds=10)
 

@@ -1,4 +1,4 @@
-"""Calls into C that nothing can interrupt run in a child process: its result, its faults, its memory, its end."""
+"""Uninterruptible C calls run in a child process: its result, errors, memory limit and termination."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 def child_pids() -> list[int]:
     pids = list[int]()
     for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+        with contextlib.suppress(psutil.NoSuchProcess):  # the child has ended
             if child.status() != psutil.STATUS_ZOMBIE and "isolated_child" in " ".join(child.cmdline()):
                 pids.append(child.pid)
     return pids

@@ -1,4 +1,4 @@
-"""Kubeconfigs: which file is used, how several are merged, and the supported settings."""
+"""Kubeconfigs: the choice of the file, merging of several files, and the supported settings."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_invalid_kubeconfigs_are_refused(document: dict[str, Any]) -> None:
         read(document)
 
 
-# Which one counts
+# Choice of the kubeconfig
 
 
 def write_service_account(folder: Path) -> Path:

@@ -135,7 +135,7 @@ def test_status_410_of_the_cluster_is_an_upstream_error() -> None:
                 run(api.access, lambda cluster, method=method: getattr(Native(cluster), method)("n", "a"))  # type: ignore[misc]
 
 
-# Texts that take long
+# Texts that could take long to parse
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_long_host_name_is_refused_in_linear_time() -> None:
 
 
 def error_of_program(program: str) -> str:
-    """The kind of failure with which a program of Python ends, if any; it has half a minute."""
+    """The exception class that a Python program ends with, or an empty string; it is killed after a timeout."""
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
     )
@@ -190,7 +190,7 @@ def test_unpacking_a_response_yields_to_the_loop(web: WebServer, tmp_path: Path)
         )
         iterations = 0
         while not fetching.done():
-            iterations += (tmp_path / "x").exists()  # the answer has begun
+            iterations += (tmp_path / "x").exists()  # the response has begun
             await asyncio.sleep(0)
         assert (await fetching).size == size
         return iterations

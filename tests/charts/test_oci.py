@@ -1,4 +1,4 @@
-"""Charts in OCI registries: what helm pushes we pull and the other way, with a real one; and registries that lie."""
+"""Charts in OCI registries: push and pull with helm and a real registry; malicious and faulty registries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def web() -> Iterator[WebServer]:
 
 @pytest.fixture(scope="module")
 def forbidden() -> Iterator[WebServer]:
-    """A server that nobody has allowed."""
+    """A web server that is not an allowed host."""
     with chart_servers.web_server() as one:
         yield one
 
@@ -77,7 +77,7 @@ def version_in(data: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def pushed_by_helm(tmp_path_factory: pytest.TempPathFactory, registry: str) -> str:
-    """What helm itself has pushed."""
+    """The reference of a chart that helm has pushed."""
     folder = tmp_path_factory.mktemp("pushed")
     for version in ("0.1.0", "0.2.0", "0.10.0", "1.0.0-rc.1", "0.3.0+build.7"):
         push_by_helm(folder, registry, "demo", version)
@@ -156,7 +156,7 @@ def test_helm_pulls_a_pushed_chart(server: Server, registry: str, tmp_path: Path
         "dependencies": [{"name": "x", "version": "1", "repository": "https://x.example", "tags": ["t"]}],
     }
     data = chart_servers.chart_archive("mine", "1.2.3+b", **facts)
-    for _ in range(2):  # once more is as good
+    for _ in range(2):  # a second push succeeds too
         answer = post_parts(server, "/repos/push", {"chart": data, "remote": f"oci://{registry}/ours"})
         assert (answer.status, answer.body) == (200, b""), answer
     chart_servers.run_helm(tmp_path, "pull", "--plain-http", f"oci://{registry}/ours/mine", "--version=1.2.3+b")
@@ -210,7 +210,7 @@ def test_a_push_without_credentials_is_401(server: Server, registry: str) -> Non
     assert server.post("/api/v1/repos/push", b"").status == 401
 
 
-# Registries that lie
+# Malicious and faulty registries
 
 
 def manifest(data: bytes, digest: str | None = None, kind: str = CONFIG, layers: int = 1) -> bytes:
@@ -222,7 +222,7 @@ def manifest(data: bytes, digest: str | None = None, kind: str = CONFIG, layers:
 
 
 def serve_chart(web: WebServer, path: str, data: bytes, result: bytes | None = None) -> str:
-    """A registry in which a chart lies at `path`; its reference."""
+    """Serves a chart as a registry would, at `path`; returns its reference."""
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     web.pages[f"/v2/{path}/manifests/1.0.0"] = result or manifest(data)
     web.pages[f"/v2/{path}/blobs/{digest}"] = data
@@ -325,7 +325,7 @@ def test_a_blob_redirect_to_an_internal_address_is_refused(
 
 
 def test_a_token_is_not_sent_to_the_target_of_a_blob_redirect(server_allowing_web: Server, web: WebServer) -> None:
-    """The registry at one name hands out a place at another: both may be reached, the token is for the first."""
+    """The registry redirects to a second allowed host; the token is for the registry only."""
     data = chart_servers.chart_archive("demo", "1.0.0")
     ref = serve_chart(web, "cdn/demo", data)
     digest = hashlib.sha256(data).hexdigest()
@@ -349,11 +349,11 @@ def test_a_token_is_not_sent_to_the_target_of_a_blob_redirect(server_allowing_we
         web.pages["/blob"] = stored
         web.pages[f"/v2/cdn/demo/blobs/sha256:{digest}"] = (307, {"Location": f"http://0x7f.1:{web.port}/blob"}, b"")
         assert post_json(server_allowing_web, "/repos/pull", {"chart": ref}).body == data
-    assert seen == ["Bearer t"]  # 127.0.0.1 spelled otherwise is the same origin
+    assert seen == ["Bearer t"]  # another spelling of 127.0.0.1 is the same origin
 
 
 def test_an_index_can_refer_to_a_registry(server: Server, registry: str, pushed_by_helm: str, tmp_path: Path) -> None:
-    """As those of large publishers do."""
+    """Indexes of large publishers do this."""
     data = chart_servers.chart_archive("demo", "0.3.0+build.7")
     with chart_servers.web_server() as shop:
         (tmp_path / "shop").mkdir()

@@ -34,7 +34,7 @@ def test_folders_of_dead_servers_are_removed_and_of_running_ones_kept(tmp_path: 
     third.open()
     assert not left.exists()
     assert kept.exists()
-    assert (tmp_path / "pilothouse-not-ours").exists(), "a folder without our lock is somebody else's"
+    assert (tmp_path / "pilothouse-not-ours").exists(), "a folder without a lock of Pilothouse is kept"
     third.close()
     living.close()
 

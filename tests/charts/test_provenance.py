@@ -16,7 +16,7 @@ from requirements import require
 
 
 class Signer:
-    """Somebody with a key, made for these tests alone."""
+    """A signing key that exists for these tests only."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(mode=0o700)
@@ -53,7 +53,7 @@ class Signer:
 
 @pytest.fixture(scope="module")
 def signers() -> Iterator[tuple[Signer, Signer]]:
-    """One whom the operator trusts, and another. A short path: gpg's agent has a socket in it."""
+    """A trusted and an untrusted signer. Their path is short because the agent of gpg has a socket in it."""
     require("gpg", "gpgconf")
     folder = Path(subprocess.run(["mktemp", "-d"], check=True, capture_output=True, text=True).stdout.strip())
     found = Signer(folder / "a", "alice"), Signer(folder / "b", "mallory")
@@ -100,17 +100,17 @@ def test_a_chart_signed_by_a_trusted_key_is_pulled(server: Server, signers: tupl
 
 
 @pytest.mark.parametrize(
-    ("version", "words"),
+    ("version", "message"),
     [
         ("2.0.0", "no key in the keyring signed it"),
         ("3.0.0", "differs from the signed one"),
         ("4.0.0", "404"),
     ],
 )
-def test_a_chart_without_a_trusted_signature_is_refused(server: Server, version: str, words: str) -> None:
+def test_a_chart_without_a_trusted_signature_is_refused(server: Server, version: str, message: str) -> None:
     answer = post_json(server, "/repos/pull", {"chart": f"lab/demo:{version}", "verify": True})
     assert answer.status == 400, answer
-    assert words in answer.json["detail"]
+    assert message in answer.json["detail"]
     assert post_json(server, "/repos/pull", {"chart": f"lab/demo:{version}"}).status == 200
 
 

@@ -1,4 +1,4 @@
-"""The config and manifest of a pushed chart equal helm's bytes."""
+"""The config and manifest of a pushed chart equal those of helm byte by byte."""
 
 from __future__ import annotations
 

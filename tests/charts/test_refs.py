@@ -1,4 +1,4 @@
-"""References, versions and ranges: strict patterns, and helm's own rules for what a range means."""
+"""Chart references, versions and ranges; a range selects the version that helm selects."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ RANGES = (
 
 @pytest.fixture(scope="module")
 def helm_choices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What helm takes for each range, of the versions above."""
+    """The archive that helm pulls for each range, or `none` or `improper`."""
     folder = tmp_path_factory.mktemp("ranges")
     with chart_servers.web_server() as web:
         web.serve(*(("demo", version, chart_servers.chart_archive("demo", version)) for version in PUBLISHED))
@@ -146,7 +146,7 @@ def test_a_range_selects_the_version_that_helm_selects(text: str, helm_choices: 
         own = f"demo-{found}.tgz" if found else "none"
     except Invalid:
         own = "improper"
-    assert own == helm_choices[text], f"{text!r}: we {own}, helm {helm_choices[text]}"
+    assert own == helm_choices[text], f"{text!r}: Pilothouse {own}, helm {helm_choices[text]}"
 
 
 def test_versions_are_sorted_by_semver_precedence() -> None:

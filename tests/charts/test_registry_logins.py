@@ -1,4 +1,4 @@
-"""Registries that require a login: the one stored by `helm registry login`, which is sent to no other host."""
+"""Registries that require a login: that of `helm registry login` is used and sent to no other host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def auth(name: str = USER, password: str = PASSWORD) -> str:
 
 
 class Lab:
-    """A registry that asks for a login, a web server that acts as one, and a server of ours that may reach both."""
+    """A registry that requires a login, a web server that acts as one, and a server that may reach both."""
 
     def __init__(self, folder: Path, registry: str, web: WebServer, other: WebServer) -> None:
         self.registry, self.web, self.other = registry, web, other
@@ -102,13 +102,13 @@ def test_a_login_is_sent_to_the_registry_and_its_token_realm_only(lab: Lab) -> N
     challenge["WWW-Authenticate"] = f'Bearer realm="{lab.other.url}/token"'
     lab.other.pages["/token"] = recorded_reply("elsewhere", (200, {}, b'{"token": "t"}'))
     post_json(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.host_port}/a/demo:1.0.0"})
-    assert seen["elsewhere"] == [None], "a realm elsewhere is asked as nobody"
+    assert seen["elsewhere"] == [None], "a realm in another domain gets no login"
 
     away = {"Location": f"{lab.other.url}/blob"}
     lab.other.pages["/blob"] = recorded_reply("elsewhere", (401, {"WWW-Authenticate": 'Basic realm="x"'}, b""))
     lab.web.pages["/v2/b/demo/manifests/1.0.0"] = recorded_reply("registry", (307, away, b""))
     assert post_json(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.host_port}/b/demo:1.0.0"}).status == 502
-    assert seen["elsewhere"] == [None, None], "nor where a redirect leads"
+    assert seen["elsewhere"] == [None, None], "the target of a redirect gets no login"
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,11 @@ metadata: {name: {{ .Release.Name }}-claim}
 spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 """
 )
-"""A chart that is ready when its claim is bound, which nobody does but a test."""
+"""A chart that is ready when its claim is bound, which only a test does."""
 
 
 class ReleaseClient:
-    """A server with a cluster and a repository behind it, and a namespace of its own for each test."""
+    """Requests to a server with a cluster and a repository, in a separate namespace for each test."""
 
     def __init__(self, server: Server, cluster: Cluster, repository: WebServer, helm: str) -> None:
         self.server, self.cluster, self.repository, self.helm = server, cluster, repository, helm
@@ -72,7 +72,7 @@ class ReleaseClient:
         return str(found["data"]["colour"])
 
     def bind(self) -> None:
-        """Binds the claim of the release, as soon as it is there."""
+        """Waits for the PersistentVolumeClaim of the release and binds it."""
         claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
         wait_for(lambda: self.cluster.ask("GET", claims)["items"])
         self.cluster.patch_status(self.namespace, "v1", "PersistentVolumeClaim", "r-claim", {"phase": "Bound"})
@@ -99,7 +99,7 @@ def shared_client(
         server = stack.enter_context(running_server(folder, svc=svc))
         assert send_json(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
         yield ReleaseClient(server, cluster, repository, helm_path(request.param))
-        wait_for(lambda: not temporary_files(folder / "temp"), 5, "what requests have left to be gone")
+        wait_for(lambda: not temporary_files(folder / "temp"), 5, "the files of requests to be removed")
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_an_install_returns_the_release(client: ReleaseClient) -> None:
     assert release["info"]["notes"] == "painted green\n"
     assert "kind: ConfigMap" in release["manifest"]
     assert client.colour() == "green"
-    assert client.status() == release, "what is read is what was answered"
+    assert client.status() == release, "the release that is read equals the response"
     secrets = client.cluster.ask("GET", f"/api/v1/namespaces/{client.namespace}/secrets?labelSelector=team%3Dx")
     assert len(secrets["items"]) == 1
 
@@ -216,15 +216,13 @@ def test_a_rollback_creates_a_new_revision(client: ReleaseClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "status", "words"),
+    ("fields", "status", "text"),
     [({}, 400, "revision is required"), ({"revision": 0}, 400, "revision"), ({"revision": "1"}, 400, "revision"),
      ({"revision": 2**31}, 400, "revision"), ({"revision": 77}, 404, "77")],
 )  # fmt: skip
-def test_an_invalid_revision_is_reported(
-    client: ReleaseClient, fields: dict[str, Any], status: int, words: str
-) -> None:
+def test_an_invalid_revision_is_reported(client: ReleaseClient, fields: dict[str, Any], status: int, text: str) -> None:
     client.install()
-    assert words in client.check_error(
+    assert text in client.check_error(
         client.ask("POST", "/releases/r/rollback", fields), status, "/releases/r/rollback"
     )
 
@@ -243,7 +241,7 @@ def test_an_uninstall_removes_the_history_unless_keep_history_is_set(client: Rel
     assert client.ask("DELETE", "/releases/r", query="&keepHistory=true&description=bye&noHooks=true").status == 204
     assert (client.status()["info"]["status"], client.status()["info"]["description"]) == ("uninstalled", "bye")
     client.check_error(client.ask("DELETE", "/releases/r", query="&keepHistory=true"), 404, "/releases/r")
-    assert client.ask("DELETE", "/releases/r").status == 204, "its history goes"
+    assert client.ask("DELETE", "/releases/r").status == 204, "the history is removed"
     client.check_error(client.ask("DELETE", "/releases/r"), 404, "/releases/r")
     client.install("s")
     answer = client.ask("DELETE", "/releases/s")
@@ -256,8 +254,8 @@ def test_an_uninstall_removes_the_history_unless_keep_history_is_set(client: Rel
     [("cascade=all", "cascade"), ("wait=1", "wait"), ("timeout=0", "timeout"), ("timeout=x", "timeout")],
 )
 def test_the_error_for_an_invalid_query_names_its_parameter(client: ReleaseClient, query: str, field: str) -> None:
-    words = client.check_error(client.ask("DELETE", "/releases/r", query=f"&{query}"), 400, "/releases/r")
-    assert words.startswith(f"{field}: ")
+    text = client.check_error(client.ask("DELETE", "/releases/r", query=f"&{query}"), 400, "/releases/r")
+    assert text.startswith(f"{field}: ")
 
 
 def test_passed_failed_and_absent_tests_are_reported(client: ReleaseClient) -> None:
@@ -326,9 +324,9 @@ def test_a_change_that_waits_too_long_for_another_of_its_release_is_409(client: 
     first = threading.Thread(target=lambda: answers.append(client.install(archive=WAITING, wait=True, timeout=4)))
     first.start()
     wait_for(lambda: client.ask("GET", "/releases/r").status == 200)
-    words = client.check_error(client.upgrade(archive=WAITING), 409, "/releases/r/upgrade/upload")
-    assert "another operation on r is in progress" in words
-    assert client.install("other").status == 201, "another release is not held up"
+    text = client.check_error(client.upgrade(archive=WAITING), 409, "/releases/r/upgrade/upload")
+    assert "another operation on r is in progress" in text
+    assert client.install("other").status == 201, "another release is not delayed"
     first.join()
     assert answers[0].status == 504
 
@@ -359,7 +357,7 @@ def test_changes_in_an_unreachable_cluster_are_502_and_invalid_input_400(
         check_problem(send_json(server, "DELETE", f"{API}/releases/r"), 502, f"{API}/releases/r", has_timestamp=True)
 
 
-# Lint, of a chart that a repository has
+# Lint of charts in a repository
 
 GOOD = chart_archive(name="good", templates__map=MAP, values="colour: red\n")
 FAULTY = chart_archive(name="faulty", templates__a="a: [", values="a: 1\n")
@@ -396,9 +394,9 @@ def test_lint_reports_errors_warnings_and_infos(
     assert set(result) == {"chartRef", "ok", "errors", "warnings", "infos"}
     assert result["infos"] == ["Chart.yaml: icon is recommended"]
     assert (result["chartRef"], result["ok"]) == (f"{name}/{name}", ok)
-    for words, lines in ((errors, result["errors"]), (warnings, result["warnings"])):
-        assert len(words) == len(lines)
-        assert all(word in line and "/temp/" not in line for word, line in zip(words, lines, strict=True))
+    for expected, lines in ((errors, result["errors"]), (warnings, result["warnings"])):
+        assert len(expected) == len(lines)
+        assert all(text in line and "/temp/" not in line for text, line in zip(expected, lines, strict=True))
 
 
 def chart_files(metadata: str, **files: str) -> dict[str, str]:
@@ -486,7 +484,7 @@ LINT_OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
 
 
 def findings_of(report: str) -> dict[str, list[str]]:
-    """What helm printed, by severity; each finding on one line."""
+    """The findings in the output of helm by severity, each on one line."""
     findings: dict[str, list[str]] = {"ERROR": [], "WARNING": [], "INFO": []}
     report = re.sub(r"^==> Linting .*\n(?:Error )?(?!\[|\n)", "[ERROR] ", report, flags=re.MULTILINE)
     text = re.sub(r"\s+", " ", re.sub(r"^==> .*$", "", report, flags=re.MULTILINE))

@@ -110,7 +110,7 @@ def test_times_are_reported_in_utc_with_full_precision(text: object, result: str
     assert releases.instant(text) == result
 
 
-# Shapes
+# Responses
 
 
 def test_a_release_is_converted_with_all_fields() -> None:

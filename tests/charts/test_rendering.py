@@ -40,7 +40,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     }
     with running_server(folder, svc=svc) as running:
         yield running
-        wait_for(lambda: not temporary_files(folder / "temp"), 5, "what requests have left to be gone")
+        wait_for(lambda: not temporary_files(folder / "temp"), 5, "the files of requests to be removed")
 
 
 def rendered(server: Server, archive: bytes, **request: Any) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def test_a_chart_is_rendered_with_the_given_values(server: Server) -> None:
 
 
 def test_values_with_special_characters_reach_the_chart_unchanged(server: Server) -> None:
-    """Among them what YAML refuses, and what it takes for the end of a line."""
+    """Includes characters that YAML refuses or treats as a line break."""
     odd = {"a": "\x7f\x80\x85\xa0\u2028\u2029\ufeff\uffff", "k\x7f\u2028.,{}": "\\u2028 😀 \t\n\r \\"}
     archive = chart_archive(templates__a="a: {{ .Values.odd | toJson | b64enc }}")
     answer = post_chart(server, TEMPLATE, chart=archive, request={"values": {"odd": odd}})
@@ -107,7 +107,7 @@ def test_show_only_accepts_templates_of_the_chart_only(server: Server, file: str
 
 
 @pytest.mark.parametrize(
-    ("template", "words"),
+    ("template", "message"),
     [
         ("a: {{ .Values.x.y.z }}", "a.yaml"),
         ('{{ fail "release: not found" }}', "release: not found"),
@@ -117,8 +117,8 @@ def test_show_only_accepts_templates_of_the_chart_only(server: Server, file: str
         ('{{ include "nobody" . }}', "nobody"),
     ],
 )
-def test_a_template_with_an_error_is_422(server: Server, template: str, words: str) -> None:
-    assert words in error_detail(server, 422, chart_archive(templates__a=template))
+def test_a_template_with_an_error_is_422(server: Server, template: str, message: str) -> None:
+    assert message in error_detail(server, 422, chart_archive(templates__a=template))
 
 
 def test_values_that_violate_the_schema_are_422(server: Server) -> None:
@@ -163,18 +163,18 @@ def test_a_chart_without_its_dependencies_is_400(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"releaseName": "UPPER"}, "releaseName: 'UPPER'"), ({"namespace": "a_b"}, "namespace: 'a_b'"),
         ({"releaseName": "--debug"}, "releaseName"), ({"values": "a"}, "values: must be an object"),
         ({"skipTests": "true"}, "skipTests: must be true or false"), ({"showOnly": "a"}, "showOnly"),
     ],
 )  # fmt: skip
-def test_errors_name_the_invalid_fields(server: Server, fields: dict[str, Any], words: str) -> None:
-    assert words in error_detail(server, 400, sample_chart(), **fields)
+def test_errors_name_the_invalid_fields(server: Server, fields: dict[str, Any], message: str) -> None:
+    assert message in error_detail(server, 400, sample_chart(), **fields)
 
 
-# What comes as multipart
+# Multipart bodies
 
 
 def test_the_request_part_is_optional_and_can_be_a_file(server: Server) -> None:
@@ -216,7 +216,7 @@ def test_an_upload_above_its_limit_is_413(server: Server) -> None:
         connection.endheaders(start + bytes(_MIB - len(start)))
         for _ in range(_MAX_BODY_BYTES // _MIB - 1):
             connection.send(bytes(_MIB))
-        connection.send(b"0")  # one byte beyond the limit: what is sent after it can meet a closed connection
+        connection.send(b"0")  # one byte above the limit; the server may close the connection after it
         assert connection.getresponse().status == 413
 
 
@@ -310,7 +310,7 @@ def test_an_invalid_name_of_a_new_chart_is_400(server: Server, name: str | None)
     assert result == "name is required" if not name else result.startswith("name: ")
 
 
-# Bodies, as product.md has them
+# JSON bodies
 
 
 @pytest.mark.parametrize("kind", [None, "application/json", "text/plain", "application/x-www-form-urlencoded"])
@@ -332,7 +332,7 @@ def test_json_above_one_mebibyte_is_413(server: Server) -> None:
     assert server.post(CREATE, b'{"name":"x"' + b" " * (1024**2 - 100) + b"}").status == 200
 
 
-# Without helm, and after a kill
+# Without helm, and after SIGKILL
 
 
 def test_without_helm_invalid_input_is_400_and_valid_input_503(serve: Serve, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def second() -> Iterator[WebServer]:
 
 @pytest.fixture(scope="module")
 def forbidden() -> Iterator[WebServer]:
-    """A server on this machine that nobody has allowed."""
+    """A web server on loopback that is not an allowed host."""
     with chart_servers.web_server() as one:
         yield one
 
@@ -54,7 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, web: WebServer, second: Web
 
 @pytest.fixture
 def repository(server: Server, web: WebServer, request: pytest.FixtureRequest) -> str:
-    """The folder at the web server, and the name, of a repository of this test alone."""
+    """A repository name that is unique to the test, also used as its folder on the web server."""
     return f"r{abs(hash(request.node.nodeid)) % 10**9}"
 
 
@@ -100,11 +100,11 @@ def test_force_update_replaces_a_repository_with_the_same_url(server: Server, we
     url = f"{web.url}/{repository}"
     assert add(server, repository, url, username="me", password="secret", insecureSkipTlsVerify=True).status == 201
     assert add(server, repository, url).status == 201
-    assert "authorization" in web.seen[-1][2], "nothing was changed, and nothing asked"
+    assert "authorization" in web.seen[-1][2], "an unchanged repository is not fetched again"
     assert add(server, repository, url, forceUpdate=True).status == 201
     assert "authorization" not in web.seen[-1][2]
     assert post_json(server, f"/repos/{repository}/update").status == 200
-    assert "authorization" not in web.seen[-1][2], "its login is forgotten"
+    assert "authorization" not in web.seen[-1][2], "the login is removed"
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_an_archive_that_does_not_match_the_index_is_refused(server: Server, web
         f"/{repository}/demo-0.4.0.tgz": chart_servers.chart_archive("demo", "0.4.1"),
     }
     add(server, repository, f"{web.url}/{repository}")
-    for version, words in (
+    for version, message in (
         ("0.1.0", "does not match the digest"),
         ("0.2.0", "it is plain"),
         ("0.3.0", "does not match the digest"),
@@ -494,7 +494,7 @@ def test_an_archive_that_does_not_match_the_index_is_refused(server: Server, web
     ):
         answer = post_json(server, "/repos/pull", {"chart": f"{repository}/demo", "version": version})
         assert answer.status == 502
-        assert words in answer.json["detail"]
+        assert message in answer.json["detail"]
 
 
 @pytest.mark.parametrize(
@@ -665,7 +665,7 @@ def test_show_of_a_missing_or_invalid_chart_is_an_error(server: Server, what: st
     check_problem(server.get(f"{path}?chartRef=http://127.0.0.1/x.tgz"), 400, path, has_timestamp=True)
 
 
-# All at once
+# Concurrency
 
 
 def test_concurrent_changes_of_repositories_are_all_stored(serve: Serve) -> None:
@@ -716,7 +716,7 @@ def test_a_corrupt_store_fails_the_start_with_one_line(serve: Serve) -> None:
 
 
 def test_reading_a_large_index_does_not_block_the_loop(serve: Serve) -> None:
-    """Other requests are answered all the while, and the listing comes whole afterwards."""
+    """Other requests are answered meanwhile; the list is complete afterwards."""
     lines = ["apiVersion: v1", "entries:"]
     for chart in range(400):
         lines.append(f"  chart{chart}:")

@@ -15,7 +15,7 @@ from models.charts.resources import ManifestObject, named, readiness
 
 API = "/api/v1/releases"
 
-# What a manifest names
+# Objects of a manifest
 
 
 def test_objects_of_a_manifest_are_listed_in_order() -> None:
@@ -86,7 +86,7 @@ def test_a_faulty_document_is_one_object_beside_the_others(document: str, expect
     assert named(manifest) == [first, expected, second]
 
 
-# The rules
+# Readiness rules
 
 
 def live(api_version: str, kind: str, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -390,7 +390,7 @@ def test_a_kind_that_is_defined_later_is_found(server: Server, cluster: Cluster)
             },
         },
     )
-    wait_for(lambda: "not found" in resources(server, space)[0]["message"], about="the kind to be asked for again")
+    wait_for(lambda: "not found" in resources(server, space)[0]["message"], about="the kind to be discovered again")
 
 
 def test_a_release_without_a_manifest_has_no_resources(server: Server, cluster: Cluster) -> None:

@@ -94,7 +94,7 @@ def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> str:
-    """A namespace that holds every state, and a release that names them."""
+    """A namespace with a workload in each state, and a release whose manifest lists them."""
     space = cluster.namespace()
     for name, ((kind, spec, status), _) in STATES.items():
         thing = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": SPEC | spec}
@@ -109,7 +109,7 @@ def namespace(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def verdicts(cluster: Cluster, kubectl: str, namespace: str) -> dict[str, bool]:
-    """Whether each state is rolled out, by kubectl."""
+    """Whether each workload is rolled out according to kubectl."""
 
     def verdict(name: str) -> bool:
         thing = f"{STATES[name][0][0].lower()}/{name}"
@@ -127,7 +127,7 @@ def verdicts(cluster: Cluster, kubectl: str, namespace: str) -> dict[str, bool]:
 
 @pytest.fixture(scope="module")
 def answers(server: Server, namespace: str) -> dict[str, bool]:
-    """Whether each state is ready, by the server."""
+    """Whether each workload is ready according to the server."""
     answer = server.get(f"/api/v1/releases/rel/resources?namespace={namespace}")
     assert answer.status == 200, answer
     return {one["name"]: one["ready"] for one in answer.json}

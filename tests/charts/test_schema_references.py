@@ -1,4 +1,4 @@
-"""References of a values.schema.json: helm fetches nothing for an allowed one, and is not started for a refused one."""
+"""References in values.schema.json: allowed ones cause no request of helm; refused ones start no helm."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ RECENT_HELM_ONLY: list[Any] = [
 ]
 """References that helm resolves by itself from 3.18 on."""
 
-# As traefik and loki have them: an absolute $id, and references within the file.
+# As in the charts traefik and loki: an absolute $id and references within the file.
 WITH_IDENTIFIERS: list[Any] = [
     {
         "$schema": METASCHEMAS[-2], "$id": f"{LISTENER_URL}/ingress.schema.json", "type": "object", "title": "Values",
@@ -96,7 +96,7 @@ REFUSED: list[Any] = [
 
 
 class Listener:
-    """Counts the connections to a port of loopback, and closes each."""
+    """Counts the connections to a loopback port and closes each."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -115,11 +115,11 @@ class Listener:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Sends every request for an address beyond loopback here too."""
+        """Proxy variables that send requests for other hosts to this listener too."""
         return dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY"), f"http://{self.place}")
 
     def archive(self, schema: Any) -> bytes:
-        """A chart with this schema, in which `LISTENER` stands for this address."""
+        """A chart with this schema; `LISTENER` in it is replaced by the address of the listener."""
         return tar_archive({
             "demo/Chart.yaml": "apiVersion: v2\nname: demo\nversion: 1.0.0\n",
             "demo/values.yaml": "colour: red\n",
@@ -140,7 +140,7 @@ def listener() -> Iterator[Listener]:
 
 
 class RecordingServer:
-    """A server whose helm writes down its arguments."""
+    """A server whose helm records its commands."""
 
     def __init__(self, folder: Path, binary: str, listener: Listener, is_old: bool) -> None:
         self.is_old = is_old
@@ -227,7 +227,7 @@ def test_a_schema_with_refused_references_is_400_and_starts_no_helm(
 def test_helm_itself_fetches_refused_references(
     recording_server: RecordingServer, listener: Listener, tmp_path: Path, url: str
 ) -> None:
-    """So a count of zero above means something."""
+    """Shows that the zero counts of the tests above are meaningful."""
     (tmp_path / "demo.tgz").write_bytes(listener.archive({"$ref": url}))
     before = listener.connections
     subprocess.run(

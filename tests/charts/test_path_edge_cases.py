@@ -1,4 +1,4 @@
-"""Attacks on addresses and paths, found by review."""
+"""Edge cases of addresses, repository URLs and base paths."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a second pair of eyes found of running helm: no helm and wrong input at once, too much for a command line, a
-server that is killed in the middle of a change.
+"""Edge cases of running helm: invalid input without helm, a command line above the limit of the system, and a server
+that is killed during a change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VERSION = '#!/bin/sh\nif [ "$1" = version ]; then echo v4.1.4; exit 0; fi\n'
 
 
 def unreachable_cluster(folder: Path) -> str:
-    """A kubeconfig to where nobody listens."""
+    """A kubeconfig of a port without a listener."""
     file = folder / "kubeconfig"
     cluster, context = {"server": "https://127.0.0.1:1"}, {"cluster": "c", "user": "u"}
     file.write_text(yaml.safe_dump({
@@ -45,13 +45,13 @@ def unreachable_cluster(folder: Path) -> str:
 
 
 def error_detail(answer: Answer, status: int) -> str:
-    """Why it was refused."""
+    """Checks the status and returns the detail of the problem."""
     assert answer.status == status, answer
     return str(answer.json["detail"])
 
 
 def fake_helm(folder: Path, text: str) -> str:
-    """A helm that does what `text` says."""
+    """A helm that runs the shell commands in `text`."""
     file = folder / "fake-helm"
     file.write_text(VERSION + text)
     file.chmod(0o755)
@@ -60,7 +60,7 @@ def fake_helm(folder: Path, text: str) -> str:
 
 @pytest.fixture(scope="module")
 def server_without_helm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server without helm, with a cluster that does not answer."""
+    """A server without helm and with an unreachable cluster."""
     folder = tmp_path_factory.mktemp("bare")
     svc = {**FULL, "helm": {"binary": "/no/such/helm"}, "kube": {"kubeconfig": unreachable_cluster(folder)}}
     with running_server(folder, svc=svc) as server:
@@ -152,7 +152,7 @@ def test_arguments_above_the_limit_of_a_command_line_are_invalid_input(tmp_path:
 
 
 def start_install(port: int) -> socket.socket:
-    """An install that is asked for, and whose answer nobody reads."""
+    """Sends an install request; the response is not read."""
     body, headers = multipart(chart=sample_chart(), request={"releaseName": "r"})
     head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **KEY}.items())
     line = f"POST {API}/releases/upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
@@ -162,7 +162,7 @@ def start_install(port: int) -> socket.socket:
 
 
 def test_a_helm_process_of_a_killed_server_can_record_its_failure(tmp_path: Path) -> None:
-    """helm says that it was cancelled before it writes that down; with a broken pipe it never came to the second."""
+    """helm prints that it was cancelled before it records the failure: a broken pipe would end it too early."""
     result = tmp_path / "is-over"
     text = f"trap 'echo cancelled; echo so >&2; touch {result}; exit 1' TERM; touch {tmp_path}/on; sleep 60 & wait\n"
     temp = tmp_path / "temp"
@@ -179,7 +179,7 @@ def test_a_helm_process_of_a_killed_server_can_record_its_failure(tmp_path: Path
         connection.close()
         assert any(path.name != ".lock" for own in temp.iterdir() for path in own.iterdir())
         server.start()
-        wait_for(result.exists, about="helm to write down that it failed")
+        wait_for(result.exists, about="helm to record its failure")
         swept = [".lock"]
         wait_for(lambda: [path.name for own in temp.iterdir() for path in own.iterdir()] == swept, about="the sweep")
 
