@@ -57,11 +57,11 @@ def test_saved_claims_are_loaded(tmp_path: Path) -> None:
         (claim(30, is_minimum=True), claim(20, is_minimum=True), False),
     ],
 )  # fmt: skip
-def test_a_ratio_that_is_worse_by_more_than_noise_is_reported(now: Claim, before: Claim, worse: bool) -> None:
+def test_a_ratio_that_is_worse_beyond_noise_is_reported(now: Claim, before: Claim, worse: bool) -> None:
     assert [bool(text) for text in regressions([now], [before])] == [True] * worse
 
 
-def test_results_of_some_programs_replace_those_of_the_same_name_and_leave_the_others() -> None:
+def test_new_results_replace_the_parts_of_the_same_name_only() -> None:
     parts = ["# Uploads\n\nold\n", "# Pages\n\nold\n"]
     assert merged_parts(parts, ["# Pages\n\nnew\n", "# Chromium\n"]) == [parts[0], "# Pages\n\nnew\n", "# Chromium\n"]
     old = [Claim("pages", "the slowest of 25", "ms", [2.0]), Claim("runs", "one", "ms", [1.0])]
@@ -69,7 +69,7 @@ def test_results_of_some_programs_replace_those_of_the_same_name_and_leave_the_o
     assert merged_claims(old, new) == [new[0], old[1]]
 
 
-def test_the_parts_of_the_results_are_found_again() -> None:
+def test_the_stored_results_are_split_into_their_parts() -> None:
     text = RESULTS.read_text()
     assert text.endswith("\n\n".join(stored_parts()))
     assert len(stored_parts()) == len(PROGRAMS)

@@ -22,18 +22,18 @@ EXAMPLE = ROOT.parent / "shared" / "spec" / "example.yaml"
 tables = load_script(".ci/configuration.py")
 
 
-def test_its_tables_are_those_of_the_code() -> None:
+def test_the_tables_equal_the_properties_of_the_code() -> None:
     text = DOCUMENT.read_text()
-    assert tables.with_tables(text) == text, "python .ci/configuration.py writes them anew"
+    assert tables.with_tables(text) == text, "run python .ci/configuration.py"
 
 
-def test_it_has_a_table_for_each_section() -> None:
+def test_each_section_has_a_table() -> None:
     found = re.findall(r"<!-- properties: ([a-z-]+) -->", DOCUMENT.read_text())
     assert sorted(found) == sorted(tables.SECTIONS)
 
 
 @pytest.mark.parametrize("table", tables.SECTIONS)
-def test_every_property_has_a_meaning(table: str) -> None:
+def test_every_property_has_a_description(table: str) -> None:
     meanings = dict(re.findall(r"^\| `([^`]+)` \|.*\| ([^|]*) \|$", DOCUMENT.read_text(), re.MULTILINE))
     assert [one.path for one in tables.properties(table) if not meanings[one.path].strip()] == []
 
@@ -43,7 +43,7 @@ def test_every_variable_is_documented() -> None:
     assert result == loader.VARIABLES
 
 
-def test_what_the_code_has_more_or_otherwise_is_noticed() -> None:
+def test_a_difference_from_the_code_is_detected() -> None:
     text = DOCUMENT.read_text()
     for before, after in ((r"\| `svc.hub.url` .*\n", ""), ("`30d` [|]", "`31d` |"), ("SERVER_PORT`", "PORT`")):
         changed = re.sub(before, after, text, count=1)
@@ -51,7 +51,7 @@ def test_what_the_code_has_more_or_otherwise_is_noticed() -> None:
         assert tables.with_tables(changed) != changed
 
 
-def test_the_chart_properties_in_the_tried_example_are_there_with_their_defaults(tmp_path: Path) -> None:
+def test_chart_properties_in_the_example_exist_and_have_their_defaults(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "pilothouse.yaml").read_text()
     properties = re.sub("^# ", "", text[text.index("# svc:\n") :], flags=re.MULTILINE)
     file = tmp_path / "example.yaml"
@@ -60,7 +60,7 @@ def test_the_chart_properties_in_the_tried_example_are_there_with_their_defaults
     assert paths(yaml.safe_load(properties)) >= {"svc.rest.unknown-fields", "svc.fetch.max-tags", "svc.work.timeout"}
 
 
-# What was asked for
+# The example of the specification
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def example() -> str:
 
 
 def paths(tree: Any, above: str = "") -> set[str]:
-    """The properties that a mapping gives; processes are for themselves."""
+    """The paths of the properties in a mapping; processes are not entered."""
     found = set()
     for name, value in tree.items():
         path = f"{above}{name}"
@@ -84,38 +84,40 @@ def names(table: str) -> set[str]:
     return {one.path for one in tables.properties(table)}
 
 
-def test_every_property_of_the_example_exists(example: str) -> None:
+def test_every_property_of_the_specified_example_exists(example: str) -> None:
     """Later additions are in docs/configuration.md only."""
     own = set().union(*(names(table) for table in ("server", "supervisor", "svc", "tracker")))
     assert paths(yaml.safe_load(example)) <= own
 
 
-def test_the_example_shows_our_defaults(tmp_path: Path, example: str) -> None:
+def test_the_example_of_the_specification_has_the_defaults(tmp_path: Path, example: str) -> None:
     file = tmp_path / "example.yaml"
     file.write_text(example)
     read = loader.load(file, {})
     assert evolve(read, supervisor=evolve(read.supervisor, processes={})) == Config()
 
 
-def test_its_process_has_our_properties_and_defaults(tmp_path: Path, example: str) -> None:
+def test_the_process_of_the_example_has_known_properties_and_defaults(tmp_path: Path, example: str) -> None:
     web = yaml.safe_load(example)["supervisor"]["processes"]["web"]
     assert set(web) <= names("process")
-    shown = {"command", "environment", "limits"}  # what is an example there, and no default
+    example_only = {"command", "environment", "limits"}  # values that differ from the defaults
     file = tmp_path / "example.yaml"
     kept = {
-        name: str(value) if name == "umask" and value else value for name, value in web.items() if name not in shown
+        name: str(value) if name == "umask" and value else value
+        for name, value in web.items()
+        if name not in example_only
     }
     file.write_text(yaml.safe_dump({"supervisor": {"processes": {"web": {"command": "true", **kept}}}}))
     assert loader.load(file, {}).supervisor.processes["web"] == ProcessSpec("web", ("true",))
 
 
-def test_its_health_checks_have_exactly_our_properties_and_defaults(tmp_path: Path, example: str) -> None:
+def test_the_health_checks_of_the_example_have_all_properties_and_defaults(tmp_path: Path, example: str) -> None:
     file, found = tmp_path / "example.yaml", set()
     for line in re.findall(r"# (health-check: \{.*\})", example):
-        with_tables = yaml.safe_load(line)["health-check"]
-        found |= paths(with_tables)
+        settings = yaml.safe_load(line)["health-check"]
+        found |= paths(settings)
         file.write_text(
-            yaml.safe_dump({"supervisor": {"processes": {"web": {"command": "true", "health-check": with_tables}}}})
+            yaml.safe_dump({"supervisor": {"processes": {"web": {"command": "true", "health-check": settings}}}})
         )
         read = loader.load(file, {}).supervisor.processes["web"].health_check
         assert read is not None

@@ -15,13 +15,13 @@ from requirements import require
 from packing.dist import TAKEN
 
 UNITS = ("pilothouse.service", "pilothouse.socket")
-EXPOSED = 25
+MAX_EXPOSURE = 25
 """What `systemd-analyze security` may give it at most, in tenths of 10 points."""
 
 
 @pytest.fixture
 def units(tmp_path: Path) -> list[Path]:
-    """The units, with a program that is there: systemd looks whether it is."""
+    """The units with an existing program, because systemd checks that it exists."""
     require("systemd-analyze")
     for name in UNITS:
         text = (ROOT / "examples" / name).read_text()
@@ -34,7 +34,7 @@ def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def test_systemd_takes_the_units_without_a_word(units: list[Path]) -> None:
+def test_systemd_verifies_the_units_without_warnings(units: list[Path]) -> None:
     done = analyze("verify", *units)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -45,11 +45,11 @@ def test_systemd_reports_unknown_settings(units: list[Path]) -> None:
 
 
 def test_the_unit_is_hardened(units: list[Path]) -> None:
-    done = analyze("security", "--offline=true", f"--threshold={EXPOSED}", units[0])
+    done = analyze("security", "--offline=true", f"--threshold={MAX_EXPOSURE}", units[0])
     assert done.returncode == 0, done.stdout
 
 
-def test_the_unit_serves_the_arguments_that_there_are() -> None:
+def test_the_unit_uses_existing_arguments() -> None:
     text = (ROOT / "examples" / "pilothouse.service").read_text()
     found = re.search(r"^ExecStart=\S+ (.+)$", text, re.MULTILINE)
     assert found is not None
@@ -57,14 +57,14 @@ def test_the_unit_serves_the_arguments_that_there_are() -> None:
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
 
 
-def test_restarts_alone_never_reach_the_limit_after_which_systemd_gives_up() -> None:
+def test_restarts_of_the_unit_stay_below_the_start_limit() -> None:
     text = (ROOT / "examples" / "pilothouse.service").read_text()
     found = dict(re.findall(r"^(RestartSec|StartLimitIntervalSec|StartLimitBurst)=(\d+)$", text, re.MULTILINE))
     assert int(found["StartLimitBurst"]) > int(found["StartLimitIntervalSec"]) / int(found["RestartSec"])
 
 
-def test_the_quickstart_starts_what_it_has_installed() -> None:
-    """Its `sed` finds the line, and pip puts the program there."""
+def test_the_unit_of_the_quickstart_starts_the_installed_program() -> None:
+    """`sed` replaces the path of the program, and pip installs the program at that path."""
     quickstart = (ROOT / "docs" / "quickstart-operator.md").read_text()
     found = re.search(r"^sed '(.+)' examples/pilothouse\.service >", quickstart, re.MULTILINE)
     assert found is not None
@@ -76,7 +76,7 @@ def test_the_quickstart_starts_what_it_has_installed() -> None:
     assert f"{Path(program).name} = pilothouse:main" in (ROOT / "setup.cfg").read_text()
 
 
-def test_the_containerfile_copies_what_the_executable_is_made_of() -> None:
+def test_the_containerfile_copies_all_sources_of_the_executable() -> None:
     text = (ROOT / "examples" / "Containerfile").read_text()
     copied = {
         source for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for source in line.split()[:-1]

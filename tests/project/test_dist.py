@@ -1,5 +1,5 @@
-"""What `make dist` makes is complete, and does what it must where nothing of ours is: in a virtual environment of its
-own, and on a machine with nothing on it.
+"""The wheel, sdist and executable of `make dist` are complete; they run in a virtual environment and without other
+programs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from requirements import NAMESPACES, missing_part
 from models import VERSION
 
 SMOKE = ROOT / "packing" / "smoke.py"
-LARGEST = 40_000_000
-TAKEN = {
+MAX_EXECUTABLE_BYTES = 40_000_000
+PACKAGED = {
     "setup.cfg", "setup.py", "README.md", "LICENSE", "run.py",
     "models", "supervisor", "handlers", "static", "packing",
 }  # fmt: skip
@@ -39,16 +39,16 @@ def run(*command: str | Path, **environ: str) -> str:
     return done.stdout
 
 
-def helm() -> list[str]:
+def helm_options() -> list[str]:
     found = shutil.which("helm") or str(ROOT / ".tools" / "helm")
     return ["--helm", found] if Path(found).exists() else []
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with everything. The executable takes half a minute: it is made once.
+def dist_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with all artifacts. It is built once, because the executable takes half a minute.
 
-    PILOTHOUSE_DIST names a folder that is there already, to look at what is about to be given away.
+    PILOTHOUSE_DIST names an existing folder, to test the artifacts of a release.
     """
     if given := os.environ.get("PILOTHOUSE_DIST"):
         return Path(given)
@@ -60,13 +60,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(made: Path) -> Path:
-    return made / f"pilothouse-{VERSION}-py3-none-any.whl"
+def wheel(dist_folder: Path) -> Path:
+    return dist_folder / f"pilothouse-{VERSION}-py3-none-any.whl"
 
 
 @pytest.fixture(scope="module")
-def executable(made: Path) -> Path:
-    return next(made.glob(f"pilothouse-{VERSION}-linux-*"))
+def executable(dist_folder: Path) -> Path:
+    return next(dist_folder.glob(f"pilothouse-{VERSION}-linux-*"))
 
 
 def sources() -> set[str]:
@@ -80,7 +80,7 @@ def sources() -> set[str]:
     return {"run.py", *(str(path) for path in listed if "__pycache__" not in path.parts and path.name[0] != ".")}
 
 
-def test_the_wheel_has_all_of_the_program_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_exactly_the_program(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     info = f"pilothouse-{VERSION}.dist-info"
@@ -89,8 +89,8 @@ def test_the_wheel_has_all_of_the_program_and_nothing_else(wheel: Path) -> None:
     assert f"{info}/licenses/LICENSE" in names or f"{info}/LICENSE" in names
 
 
-def test_the_sdist_has_the_documents_too_and_no_tests(made: Path) -> None:
-    with tarfile.open(made / f"pilothouse-{VERSION}.tar.gz") as file:
+def test_the_sdist_contains_documents_and_no_tests(dist_folder: Path) -> None:
+    with tarfile.open(dist_folder / f"pilothouse-{VERSION}.tar.gz") as file:
         names = {str(PurePath(*PurePath(name).parts[1:])) for name in file.getnames() if "/" in name}
     documents = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")}
     examples = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").iterdir()}
@@ -98,8 +98,8 @@ def test_the_sdist_has_the_documents_too_and_no_tests(made: Path) -> None:
     assert not [name for name in names if name.startswith(("tests", "benchmarks", ".")) or "__pycache__" in name]
 
 
-def unpacked(executable: Path, cache: Path) -> Iterator[tuple[str, bytes]]:
-    """All that the executable holds; its file and the archive of modules in it are packed."""
+def unpacked_files(executable: Path, cache: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the files and modules in the executable, unpacked."""
     run(executable, "--version", XDG_CACHE_HOME=str(cache))
     (folder,) = [path for path in (cache / "pilothouse").iterdir() if path.is_dir()]
     for path in folder.rglob("*"):
@@ -112,23 +112,23 @@ def unpacked(executable: Path, cache: Path) -> Iterator[tuple[str, bytes]]:
     yield from ((name, program.extract(name)) for name in ("environment", "entry"))
 
 
-def test_neither_contains_the_path_of_its_build(wheel: Path, executable: Path, tmp_path: Path) -> None:
+def test_wheel_and_executable_do_not_contain_the_build_path(wheel: Path, executable: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         result = [name for name in file.namelist() if str(ROOT).encode() in file.read(name)]
-    result += [name for name, content in unpacked(executable, tmp_path) if str(ROOT).encode() in content]
+    result += [name for name, content in unpacked_files(executable, tmp_path) if str(ROOT).encode() in content]
     assert result == []
 
 
-def test_the_wheel_serves_from_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_serves_from_a_virtual_environment(wheel: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", wheel)
-    result = run(sys.executable, SMOKE, *helm(), "--without-tools", tmp_path / "venv" / "bin" / "pilothouse")
+    result = run(sys.executable, SMOKE, *helm_options(), "--without-tools", tmp_path / "venv" / "bin" / "pilothouse")
     assert result.startswith(f"pilothouse {VERSION}\n")
     assert "kill 9 and adoption" in result
 
 
-def test_the_wheel_and_another_project_named_supervisor_run_in_one_environment(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_and_supervisor_of_pypi_run_in_one_environment(wheel: Path, tmp_path: Path) -> None:
     """PyPI's Supervisor installs a top-level package `supervisor`; ours is inside `pilothouse/`."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     programs = tmp_path / "venv" / "bin"
@@ -141,14 +141,16 @@ def test_the_wheel_and_another_project_named_supervisor_run_in_one_environment(w
     assert printed.strip().endswith("site-packages/supervisor/options.py")
     for command in ([programs / "pilothouse"], [programs / "python", "-m", "pilothouse"]):
         assert run(*command, "--version") == f"pilothouse {VERSION}\n"
-    assert "kill 9 and adoption" in run(sys.executable, SMOKE, *helm(), "--without-tools", programs / "pilothouse")
+    assert "kill 9 and adoption" in run(
+        sys.executable, SMOKE, *helm_options(), "--without-tools", programs / "pilothouse"
+    )
 
 
 def test_an_editable_install_serves_the_checkout(tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     copy = tmp_path / "checkout"
-    shutil.copytree(ROOT, copy, ignore=lambda folder, names: set(names) - TAKEN if Path(folder) == ROOT else set())
+    shutil.copytree(ROOT, copy, ignore=lambda folder, names: set(names) - PACKAGED if Path(folder) == ROOT else set())
     flags = ("--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed")
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
@@ -157,15 +159,15 @@ def test_an_editable_install_serves_the_checkout(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs(NAMESPACES)
-def test_the_executable_serves_where_there_is_nothing_else(executable: Path) -> None:
-    assert executable.stat().st_size < LARGEST
-    result = run(sys.executable, SMOKE, *helm(), "--bare", executable)
+def test_the_executable_serves_without_other_programs(executable: Path) -> None:
+    assert executable.stat().st_size < MAX_EXECUTABLE_BYTES
+    result = run(sys.executable, SMOKE, *helm_options(), "--bare", executable)
     assert result.startswith(f"pilothouse {VERSION}\n")
     assert "tools for agents" in result
     assert "kill 9 and adoption" in result
 
 
-def folders(cache: Path) -> list[str]:
+def cache_folders(cache: Path) -> list[str]:
     return sorted(path.name for path in (cache / "pilothouse").iterdir() if path.name != "lock")
 
 
@@ -175,7 +177,7 @@ def test_concurrent_starts_unpack_once_and_restore_missing_files(executable: Pat
         for _ in range(2)
     ]
     assert {one.communicate(timeout=60)[0] for one in both} == {f"pilothouse {VERSION}\n".encode()}
-    (name,) = folders(tmp_path)
+    (name,) = cache_folders(tmp_path)
     folder = tmp_path / "pilothouse" / name
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     before = folder.stat().st_ctime_ns
@@ -192,10 +194,10 @@ def test_unused_versions_are_removed(executable: Path, tmp_path: Path) -> None:
     (tmp_path / "pilothouse").chmod(0o700)
     (tmp_path / "pilothouse" / "0.0.1-old" / "file").touch()
     assert run(executable, "--version", XDG_CACHE_HOME=str(tmp_path))
-    assert len(folders(tmp_path)) == 1
+    assert len(cache_folders(tmp_path)) == 1
 
 
-def test_it_runs_nothing_that_others_may_have_put_there(executable: Path, tmp_path: Path) -> None:
+def test_a_cache_folder_writable_by_others_is_not_used(executable: Path, tmp_path: Path) -> None:
     (tmp_path / "pilothouse").mkdir(mode=0o777)
     (tmp_path / "pilothouse").chmod(0o777)
     (tmp_path / "home").mkdir()
@@ -205,9 +207,9 @@ def test_it_runs_nothing_that_others_may_have_put_there(executable: Path, tmp_pa
 
 
 @pytest.mark.needs(NAMESPACES)
-def test_a_place_that_is_read_only_will_do_once_it_is_there(executable: Path, tmp_path: Path) -> None:
+def test_an_unpacked_executable_runs_on_read_only_file_systems(executable: Path, tmp_path: Path) -> None:
     assert run(executable, "--version", XDG_CACHE_HOME=str(tmp_path), HOME="/nonexistent")
-    sealed = "".join(
+    remount_read_only = "".join(
         f'mount --bind "{at}" "{at}"; mount -o remount,ro,bind "{at}"; ' for at in ("/tmp", "/var/tmp", tmp_path)
     )
     command = (
@@ -215,13 +217,13 @@ def test_a_place_that_is_read_only_will_do_once_it_is_there(executable: Path, tm
         "--mount",
         "sh",
         "-ec",
-        f'{sealed} ! touch "{tmp_path}/no" 2>&1; exec "$0" --version',
+        f'{remount_read_only} ! touch "{tmp_path}/no" 2>&1; exec "$0" --version',
         executable,
     )
     assert f"pilothouse {VERSION}\n" in run(*command, XDG_CACHE_HOME=str(tmp_path), HOME="/nonexistent")
 
 
-def test_the_executable_speaks_to_postgresql(executable: Path, tmp_path: Path) -> None:
+def test_the_executable_connects_to_postgresql(executable: Path, tmp_path: Path) -> None:
     (tmp_path / "pilothouse.yaml").write_text("server: {port: 0, database-url: 'postgresql://127.0.0.1:1/none'}")
     done = subprocess.run(
         [executable], cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)}, capture_output=True, timeout=120
@@ -230,7 +232,7 @@ def test_the_executable_speaks_to_postgresql(executable: Path, tmp_path: Path) -
     assert b"refused" in done.stderr, done.stderr
 
 
-def test_children_get_the_library_path_that_it_was_given(executable: Path, tmp_path: Path) -> None:
+def test_children_of_the_executable_inherit_the_original_library_path(executable: Path, tmp_path: Path) -> None:
     (tmp_path / "pilothouse.yaml").write_text(
         "server: {port: 0}\n"
         "supervisor: {processes: {one: {auto-start: true, command: [sh, -c, 'env > draft; mv draft result']}}}\n"

@@ -1,14 +1,14 @@
-"""The documents are true: their commands run, their links lead somewhere, and the calls that they name are answered.
+"""Documents: their commands run, their links have targets, and the calls that they name are served.
 
-A block of commands after `<!-- run -->` is run, in the order of the document, in a folder where `make run` would have
-been, with what the blocks before it have exported. One after `<!-- serve -->` starts the server that the others talk
-to, in the place of the one before; a document without one has the example configuration served. Ports, and addresses
-that are not of this machine, become ones that are (`swaps`). `<!-- run: helm -->` needs that program, `cluster` a
-Kubernetes API server, `registry` an OCI registry. A block without a language right after it is what it must print,
-where … stands for anything and white space does not count.
+A block after `<!-- run -->` is run in the order of the document, in a checkout as after `make run`; variables that
+earlier blocks have exported are kept. A block after `<!-- serve -->` starts the server of the following blocks and
+replaces the previous one; a document without such a block uses a server with the example configuration. Ports and
+addresses of other machines are replaced by local ones (`swaps`). `<!-- run: helm -->` requires that program,
+`cluster` a Kubernetes API server, `registry` an OCI registry. A block without a language directly after it is the
+expected output, where … matches anything and white space is ignored.
 
-`<!-- steps: github -->` (or `gitlab`) before YAML: what its job sends to us is run as that CI system would run it.
-`<!-- client -->` before JSON: an agent with that configuration is answered.
+`<!-- steps: github -->` (or `gitlab`) before YAML: the steps of the job that use Pilothouse are run as in that CI
+system. `<!-- client -->` before JSON: an agent with that configuration gets responses.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from supervisor.services import Services
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [str(file.relative_to(ROOT)) for file in DOCUMENTS]
 RULES = app.rules(cast("Services", SimpleNamespace(config=Config())), Streams(Config().server))
-DEFAULT = "make run"
-ELSEWHERE = ("cluster", "registry")
+DEFAULT_COMMAND = "make run"
+SERVICES = ("cluster", "registry")
 
 
 def text(name: str) -> str:
@@ -53,18 +53,18 @@ RUN = [name for name in NAMES if blocks(text(name))]
 def reader(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DocumentReader]:
     needs = {need for block in blocks(text(name)) for need in block.needs}
     with ExitStack() as stack:
-        swaps = dict(reached(stack, tmp_path)) if "registry" in needs else {}
+        swaps = dict(local_sources(stack, tmp_path)) if "registry" in needs else {}
         more = {"KUBECONFIG": request.getfixturevalue("cluster").config()} if "cluster" in needs else {}
         (tmp_path / "checkout").mkdir()
         one = DocumentReader(tmp_path / "checkout", swaps, more)
         stack.callback(one.leave)
         if not any(block.kind == "serve" for block in blocks(text(name))):
-            one.serve(DEFAULT)
+            one.serve(DEFAULT_COMMAND)
         yield one
 
 
-def reached(stack: ExitStack, folder: Path) -> Mapping[str, str]:
-    """A repository and a registry of this machine, in the place of those that the documents name."""
+def local_sources(stack: ExitStack, folder: Path) -> Mapping[str, str]:
+    """A local repository and registry as replacements for those that the documents name."""
     registry, web = (
         stack.enter_context(chart_servers.running_registry(folder)),
         stack.enter_context(chart_servers.web_server()),
@@ -93,8 +93,8 @@ data: {message: {{ .Values.ui.message | quote }}, replicas: {{ .Values.replicaCo
 }
 
 
-def is_there(program: str) -> bool:
-    if program in ELSEWHERE or shutil.which(program) or (ROOT / ".tools" / program).exists():
+def is_available(program: str) -> bool:
+    if program in SERVICES or shutil.which(program) or (ROOT / ".tools" / program).exists():
         return True
     if os.environ.get("CI") == "true":
         missing_part(program)
@@ -104,12 +104,12 @@ def is_there(program: str) -> bool:
 @pytest.mark.parametrize("name", RUN)
 def test_the_commands_of_a_document_have_its_output(name: str, reader: DocumentReader) -> None:
     for block in blocks(text(name)):
-        if block.kind == "steps" or all(map(is_there, block.needs)):
+        if block.kind == "steps" or all(map(is_available, block.needs)):
             reader.follow(block)
 
 
-def test_files_that_a_document_creates_in_the_checkout_are_ignored() -> None:
-    """A token or key that a reader commits by accident is published."""
+def test_git_ignores_files_that_a_document_creates_in_the_checkout() -> None:
+    """Otherwise a reader could commit a token or key by accident."""
     ignored = (ROOT / ".gitignore").read_text().split()
     created = {
         target
@@ -122,7 +122,7 @@ def test_files_that_a_document_creates_in_the_checkout_are_ignored() -> None:
     assert sorted(name for name in names if f"/{name}" not in ignored) == []
 
 
-def test_something_is_run() -> None:
+def test_the_documents_have_the_expected_number_of_blocks_that_are_run() -> None:
     assert "README.md" in RUN
     assert len(blocks(text("README.md"))) >= 4
     kinds = [block.kind for name in RUN for block in blocks(text(name))]
@@ -130,14 +130,14 @@ def test_something_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "quickstart" in name])
-def test_a_quickstart_is_run_whole(name: str) -> None:
+def test_all_blocks_of_a_quickstart_are_run(name: str) -> None:
     """Except for blocks marked with a reason."""
     bare = re.findall(r"(?<! -->\n)^```(?:sh|yaml|json)\n.*", text(name), re.MULTILINE)
     assert bare == []
     assert len(re.findall("<!-- not run: .+ -->\n```sh", text(name))) <= 2
 
 
-def test_of_a_workflow_what_speaks_to_us_is_run() -> None:
+def test_steps_of_a_workflow_that_use_pilothouse_are_run() -> None:
     github = "jobs: {test: {steps: [{uses: it}, {run: make}, {run: 'pip install pilothouse\n\npilothouse upload'}]}}"
     assert steps(github) == ["pilothouse upload"]
     assert steps("test: {script: [./run-the-tests || true, pilothouse upload]}") == ["pilothouse upload"]
@@ -146,7 +146,7 @@ def test_of_a_workflow_what_speaks_to_us_is_run() -> None:
 
 
 @pytest.mark.parametrize(("expected", "found", "fits"), [("{a…}\n", '{a"b"}', True), ("{a}", "{b}", False)])
-def test_what_is_printed_is_looked_at(expected: str, found: str, fits: bool) -> None:
+def test_printed_output_is_compared_with_the_expected_output(expected: str, found: str, fits: bool) -> None:
     assert matches(expected, found) is fits
 
 
@@ -154,14 +154,14 @@ def test_what_is_printed_is_looked_at(expected: str, found: str, fits: bool) -> 
 
 
 def anchors(file: Path) -> set[str]:
-    """Of its headings, as the places where documents are shown make them."""
+    """The anchors of the headings, as GitHub generates them."""
     prose = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.DOTALL | re.MULTILINE)
     heads = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_links_lead_somewhere(name: str) -> None:
+def test_links_have_existing_targets(name: str) -> None:
     prose = re.sub(r"^```.*?^```", "", text(name), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
         if "://" in target:
@@ -176,7 +176,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def is_served(method: str, path: str) -> bool:
-    """Whether a handler serves this; a path of a document may leave out the base path, and has variables in braces."""
+    """Whether a handler serves the call; the path may lack the base path and has variables in braces."""
     concrete = re.sub(r"\{\w*[iI]d\}", "1", re.sub(r"\{status\}", "running", path))
     concrete = re.sub(r"\{\w+\}", "x", concrete)
     for rule in RULES:
@@ -188,7 +188,7 @@ def is_served(method: str, path: str) -> bool:
 
 
 def calls(text: str) -> Iterator[tuple[str, str]]:
-    """Each method and path; `…/values` after a path is another below it, or beside it."""
+    """Methods and paths in a text; `…/values` after a path is a path below it or beside it."""
     for line in text.splitlines():
         method, path = "", ""
         for word, target, rest in re.findall(r"`(?:(GET|POST|PUT|DELETE) (/[^\s`?]*)|…(/[^\s`?]*)[^`]*)", line):
@@ -204,18 +204,18 @@ CALLS = [(name, *call) for name in NAMES for call in sorted(set(calls(text(name)
 
 
 @pytest.mark.parametrize(("name", "method", "path"), CALLS)
-def test_the_calls_that_a_document_names_are_answered(name: str, method: str, path: str) -> None:
+def test_documented_calls_are_served(name: str, method: str, path: str) -> None:
     assert is_served(method, path)
 
 
-def test_an_undocumented_endpoint_is_detected() -> None:
+def test_unknown_calls_are_not_served() -> None:
     assert not is_served("GET", "/api/v1/nothing")
     assert not is_served("DELETE", "/api/v1/processes")
     assert len(CALLS) > 60
 
 
-def test_the_commands_call_what_is_answered() -> None:
-    """Also those that are not run: their paths are there."""
+def test_paths_in_commands_are_served() -> None:
+    """Includes commands that are not run."""
     found = re.findall(r"localhost:8080(/[^\s'\"?]*)", "".join(text(name) for name in NAMES))
     assert found
     assert [path for path in found if not any(is_served(method, path) for method in ("GET", "POST"))] == []

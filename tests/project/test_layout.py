@@ -19,7 +19,7 @@ SERVICES = {"supervision": "supervision", "processes": "supervision", "charts": 
 """Folder within a layer -> the service. Services do not import each other; everything else may be imported by all."""
 MAX_MODULE_LINES, MAX_CLASS_LINES, MAX_FUNCTION_LINES, MAX_LOOSE_MODULES = 500, 300, 40, 10
 
-everywhere = pytest.mark.parametrize("name", NAMES)
+for_each_module = pytest.mark.parametrize("name", NAMES)
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def service_of(module: str) -> str | None:
     return next((SERVICES[part] for part in module.split(".")[1:2] if part in SERVICES), None)
 
 
-@everywhere
+@for_each_module
 def test_a_service_imports_no_other_service(name: str) -> None:
     own = service_of(name.removesuffix(".py").replace("/", "."))
     others = {
@@ -58,8 +58,8 @@ def test_a_handler_uses_the_service_of_its_folder_only(name: str) -> None:
     assert used <= {own}
 
 
-@everywhere
-def test_modules_and_classes_are_of_a_bearable_length(name: str) -> None:
+@for_each_module
+def test_modules_and_classes_have_limited_length(name: str) -> None:
     too_long = {
         node.name
         for node in ast.walk(tree(name))
@@ -70,9 +70,9 @@ def test_modules_and_classes_are_of_a_bearable_length(name: str) -> None:
     assert too_long == set()
 
 
-@everywhere
+@for_each_module
 def test_no_statement_has_numbered_placeholders(name: str) -> None:
-    """Python 3.12.0 to 3.12.3 warn of `?1` with a sequence, which the tests take for an error."""
+    """Python 3.12.0 to 3.12.3 warn of `?1` with a sequence; warnings are errors in the tests."""
     texts = [
         node.value for node in ast.walk(tree(name)) if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
@@ -80,20 +80,20 @@ def test_no_statement_has_numbered_placeholders(name: str) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_few_modules_lie_outside_a_folder(layer: str) -> None:
+def test_few_modules_are_outside_a_subfolder(layer: str) -> None:
     loose = [file.name for file in (ROOT / layer).glob("*.py") if file.name != "__init__.py"]
     assert len(loose) <= MAX_LOOSE_MODULES, loose
 
 
-@everywhere
-def test_no_layer_imports_one_above(name: str) -> None:
+@for_each_module
+def test_no_layer_imports_a_layer_above(name: str) -> None:
     layer = name.split("/")[0]
     above = {"models": {"supervisor", "handlers", "run"}, "supervisor": {"handlers", "run"}, "handlers": {"run"}}
     assert not {module.split(".")[0] for module in imported(name)} & above.get(layer, set())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("models/")])
-def test_models_know_no_loop_and_no_http(name: str) -> None:
+def test_models_do_not_import_loop_http_or_process_modules(name: str) -> None:
     assert not {module.split(".")[0] for module in imported(name)} & {
         "asyncio",
         "tornado",
@@ -103,7 +103,7 @@ def test_models_know_no_loop_and_no_http(name: str) -> None:
     }
 
 
-def test_there_are_no_circles() -> None:
+def test_there_are_no_circular_imports() -> None:
     graph = {name: {f"{module.replace('.', '/')}.py" for module in imported(name)} & set(NAMES) for name in NAMES}
     done: set[str] = set()
     while ready := {name for name, needs in graph.items() if name not in done and needs <= done}:
@@ -111,19 +111,19 @@ def test_there_are_no_circles() -> None:
     assert set(NAMES) - done == set()
 
 
-@everywhere
+@for_each_module
 def test_only_child_py_starts_processes(name: str) -> None:
     if name not in ("supervisor/children/child.py", "supervisor/cli/changed_lines.py"):  # the latter runs git in CI
         assert "subprocess" not in set(imported(name))
         assert not re.search(r"\bos\.(fork|posix_spawn|system|popen|exec)|create_subprocess", (ROOT / name).read_text())
 
 
-def test_only_one_place_changes_a_status() -> None:
+def test_only_one_statement_changes_the_status_of_a_process() -> None:
     """A record gets a new status in `_become`, and nowhere else."""
     found = [
         (name, node.lineno)
         for name in NAMES
-        if "/processes/" in name or "/supervision/" in name  # elsewhere a status is a release's, or a run's
+        if "/processes/" in name or "/supervision/" in name  # elsewhere a status is that of a release or a run
         for node in ast.walk(tree(name))
         if isinstance(node, ast.Call)
         and getattr(node.func, "attr", "") == "_replace"
@@ -132,53 +132,53 @@ def test_only_one_place_changes_a_status() -> None:
     assert len(found) == 1, found
 
 
-@everywhere
+@for_each_module
 def test_every_module_has_a_docstring(name: str) -> None:
     assert ast.get_docstring(tree(name)) or not (ROOT / name).read_text()
 
 
-@everywhere
-def test_functions_are_short(name: str) -> None:
+@for_each_module
+def test_functions_have_limited_length(name: str) -> None:
     functions = [node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     assert [f.name for f in functions if f.end_lineno and f.end_lineno - f.lineno >= MAX_FUNCTION_LINES] == []
 
 
-@everywhere
-def test_nothing_is_left_for_later(name: str) -> None:
+@for_each_module
+def test_modules_have_no_to_do_comments(name: str) -> None:
     assert not re.search(r"\b(TO" + "DO|FIX" + "ME|X{3}|HA" + r"CK)\b", (ROOT / name).read_text())
 
 
 def test_each_security_concern_has_its_module() -> None:
-    """Credentials, origin, proxies and permissions are found by their names; no step hides behind an ordinary verb."""
+    """Credentials, origin, proxies and permissions have modules and functions with these names."""
     for concern, step in (
         ("credentials", "identify_caller"),
         ("origin", "check_origin"),
         ("permissions", "admit"),
         ("proxy", "client_address"),
     ):
-        assert step in named(f"handlers/http/{concern}.py")
+        assert step in definitions(f"handlers/http/{concern}.py")
     security = [name for name in NAMES if name.startswith("handlers/http/")]
-    assert not {"shown", "look", "known"} & set().union(*map(named, security))
+    assert not {"shown", "look", "known"} & set().union(*map(definitions, security))
 
 
-def test_the_path_of_an_exit_is_there() -> None:
-    """Every step that docs/design.md names is a function, or a method of that class, in that file."""
+def test_the_functions_in_the_tables_of_the_design_document_exist() -> None:
+    """Each row names a function or method and the file that defines it."""
     steps = re.findall(
         r"^\| `(\w+(?:\.\w+)?)` \| `([\w/]+\.py)` \|", (ROOT / "docs/design.md").read_text(), re.MULTILINE
     )
     assert len(steps) > 10
-    assert [(step, name) for step, name in steps if step not in named(name)] == []
+    assert [(step, name) for step, name in steps if step not in definitions(name)] == []
 
 
-def test_the_methods_that_the_plan_names_are_there() -> None:
+def test_the_methods_named_in_the_design_document_exist() -> None:
     methods = set(re.findall(r"`([A-Z]\w+\.[a-z_]+)`", (ROOT / "docs/design.md").read_text()))
-    defined = set().union(*map(named, NAMES))
+    defined = set().union(*map(definitions, NAMES))
     assert len(methods) > 10
     assert methods - defined == set()
 
 
-def named(name: str) -> set[str]:
-    """Its functions, and the methods of its classes with the class before them."""
+def definitions(name: str) -> set[str]:
+    """The functions of a module, and its methods as `Class.method`."""
     body = tree(name).body
     methods = [(node, inner) for node in body if isinstance(node, ast.ClassDef) for inner in node.body]
     return {getattr(node, "name", "") for node in body} | {
@@ -188,7 +188,7 @@ def named(name: str) -> set[str]:
     }
 
 
-def test_no_two_test_files_have_one_name() -> None:
-    """They have no packages: pytest could not import the second."""
+def test_names_of_test_files_are_unique() -> None:
+    """The folders are not packages, so pytest cannot import two modules of one name."""
     names = Counter(file.name for file in (ROOT / "tests").rglob("*.py"))
     assert [name for name, count in names.items() if count > 1] == []

@@ -11,7 +11,7 @@ from conftest import ROOT
 
 FILES = [
     ROOT / "run.py",
-    *(file for room in ("models", "supervisor", "handlers") for file in (ROOT / room).rglob("*.py")),
+    *(file for layer in ("models", "supervisor", "handlers") for file in (ROOT / layer).rglob("*.py")),
 ]
 ANY = "any"
 LEVELS = {
@@ -22,46 +22,46 @@ LEVELS = {
     "critical": "CRITICAL",
     "log": ANY,
 }
-HOLE = re.compile(r"%[-.\d]*[sdgf]")
+PLACEHOLDER = re.compile(r"%[-.\d]*[sdgf]")
 ROW = re.compile(r"^\| `([a-z]+: .+?)` \| (\w+) \|", re.MULTILINE)
 
 
 class Line(NamedTuple):
     """The logger and message of a log call, with placeholders."""
 
-    words: str
+    text: str
     level: str
 
 
-def called(source: str) -> Iterator[Line]:
-    """Every call of the logger of a file that is above the debug level."""
+def log_calls(source: str) -> Iterator[Line]:
+    """The calls of the logger above the debug level in the source of a module."""
     parts: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if ast.unparse(node.func) == "logging.getLogger":
                 parts += re.findall(r"log = logging.getLogger\('([a-z]+)'\)", f"log = {ast.unparse(node)}")
             elif node.func.attr in LEVELS and ast.unparse(node.func.value).startswith("log"):
-                words = ast.literal_eval(node.args[node.func.attr == "log"])  # put together before, it would be none
-                yield Line(f"{parts[0]}: {words}", LEVELS[node.func.attr])
+                text = ast.literal_eval(node.args[node.func.attr == "log"])  # fails for a message that is not a literal
+                yield Line(f"{parts[0]}: {text}", LEVELS[node.func.attr])
 
 
-CALLS = {line for file in FILES for line in called(file.read_text())}
+CALLS = {line for file in FILES for line in log_calls(file.read_text())}
 ROWS = {Line(*row) for row in ROW.findall((ROOT / "docs" / "operations.md").read_text())}
 
 
 def matching_call(row: str) -> str | None:
-    """The message of the call that a row documents: of all that match, the one with the most fixed text."""
-    matches = sorted(words for words, _ in CALLS if re.fullmatch(".+".join(map(re.escape, HOLE.split(words))), row))
-    return max(matches, key=lambda words: len(HOLE.sub("", words)), default=None)
+    """The message of the call that a row documents: the match with the longest literal text."""
+    matches = sorted(text for text, _ in CALLS if re.fullmatch(".+".join(map(re.escape, PLACEHOLDER.split(text))), row))
+    return max(matches, key=lambda text: len(PLACEHOLDER.sub("", text)), default=None)
 
 
 def test_every_log_line_is_documented_with_its_level() -> None:
-    documented = {(matching_call(row.words), level) for row in ROWS for level in (row.level, ANY)}
+    documented = {(matching_call(row.text), level) for row in ROWS for level in (row.level, ANY)}
     assert sorted(CALLS - documented) == []
 
 
 def test_every_documented_line_exists() -> None:
-    assert [row for row in ROWS if not {(matching_call(row.words), level) for level in (row.level, ANY)} & CALLS] == []
+    assert [row for row in ROWS if not {(matching_call(row.text), level) for level in (row.level, ANY)} & CALLS] == []
 
 
 def test_the_search_finds_log_calls() -> None:
@@ -71,7 +71,7 @@ log.debug("nothing")
 log.log(level, "%s", words)
 logging.getLogger("disk").critical("it is gone")
 """
-    assert set(called(source)) == {
+    assert set(log_calls(source)) == {
         ("disk: %s is full: %d left", "WARNING"), ("disk: %s", ANY), ("disk: it is gone", "CRITICAL"),
     }  # fmt: skip
     assert len(CALLS) > 50

@@ -98,11 +98,11 @@ def numbers(cell: str) -> list[float]:
 
 
 @pytest.mark.parametrize("what", CODE)
-def test_a_bound_is_that_of_the_code(what: str) -> None:
+def test_documented_limits_equal_those_of_the_code(what: str) -> None:
     assert numbers(LIMITS[what]) == list(CODE[what])
 
 
-def test_a_bound_that_the_test_does_not_know_is_a_property() -> None:
+def test_limits_without_a_comparison_are_properties() -> None:
     others = {what: bound for what, bound in LIMITS.items() if what not in CODE and numbers(bound)}
     assert set(others) <= {
         "What", "head of a request", "body of a form", "connections that wait to be accepted",
@@ -110,7 +110,7 @@ def test_a_bound_that_the_test_does_not_know_is_a_property() -> None:
     }  # fmt: skip
 
 
-def test_the_headers_are_those_of_pages() -> None:
+def test_the_documented_headers_are_those_of_pages() -> None:
     assert [name for name, value in base._PAGE_HEADERS.items() if f"{name}: {value}" not in TEXT] == []
 
 
@@ -127,7 +127,7 @@ NAMES = [str(file.relative_to(ROOT)) for file in (ROOT / "README.md", *sorted((R
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_property_that_a_document_names_is_there(name: str) -> None:
+def test_documented_properties_exist(name: str) -> None:
     documented = set(
         re.findall(r"`((?:server|supervisor|svc|tracker)\.[a-z][a-z.-]*[a-z])`?[:`]", (ROOT / name).read_text())
     )
@@ -139,7 +139,7 @@ def test_a_property_that_a_document_names_is_there(name: str) -> None:
 FILES = {"tracker.db"}
 
 
-def test_the_defaults_in_its_limits_are_those_of_the_code() -> None:
+def test_documented_defaults_of_limits_equal_those_of_the_code() -> None:
     documented = [one for bound in LIMITS.values() for one in re.findall(r"`([a-z.-]+)` \(([^)]*)\)", bound)]
     assert len(documented) > 20
     assert [one for one in documented if DEFAULTS[one[0]] not in (one[1], "none")] == []

@@ -1,4 +1,4 @@
-"""A property of an entry may be written nested, dotted or mixed, with the same meaning."""
+"""Properties of an entry can be written in nested, dotted or mixed notation."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def _processes(folder: Path, text: str) -> dict[str, ProcessSpec]:
         ("web: {command: a, limits: {nofile.soft: 1, nofile: {hard: 2}}}",
          "web: {command: a, limits: {nofile: {soft: 1, hard: 2}}}"),
         ("web.api.command: a", "web.api: {command: a}"),
-        ("web.order: {command: a}", "web.order: {command: a}"),  # a name may have dots, and such words
+        ("web.order: {command: a}", "web.order: {command: a}"),  # a name can contain dots and names of properties
         ("web: {command: a, depends-on: {process: db}}", "web: {command: a, depends-on: [{process: db}]}"),
     ],
 )  # fmt: skip
-def test_half_and_half_is_as_good_as_nested(tmp_path: Path, written: str, nested: str) -> None:
+def test_dotted_and_mixed_notation_equal_nested_notation(tmp_path: Path, written: str, nested: str) -> None:
     lines = "\n    ".join(written[1:-1].split(", ", 1)) if written.startswith("{") else written
     assert _processes(tmp_path, lines) == _processes(tmp_path, nested)
 
@@ -49,7 +49,7 @@ def test_half_and_half_is_as_good_as_nested(tmp_path: Path, written: str, nested
         ("web.api: null", "web.api.command: is required"),
     ],
 )
-def test_an_error_in_it_names_its_path(tmp_path: Path, written: str, fault: str) -> None:
+def test_an_error_names_the_path_of_the_property(tmp_path: Path, written: str, fault: str) -> None:
     with pytest.raises(BadConfig) as bad:
         _processes(tmp_path, written)
     assert [line.startswith(f"supervisor.processes.{fault}") for line in bad.value.faults] == [True]
