@@ -446,7 +446,7 @@ def test_a_chart_of_helm_2_needs_no_api_version(tmp_path: Path) -> None:
     assert (found.metadata["apiVersion"], [one.name for one in found.dependencies]) == ("v1", ["redis"])
 
 
-def test_an_old_chart_declares_dependencies_in_a_separate_file(tmp_path: Path) -> None:
+def test_dependencies_are_read_from_requirements_yaml(tmp_path: Path) -> None:
     files = {"requirements.yaml": "dependencies:\n- name: redis\n  version: 1.x\n  repository: https://r.example\n"}
     old = check_archive(tmp_path, chart_servers.chart_archive(apiVersion="v1", files=files))
     assert [one.name for one in old.dependencies] == ["redis"]

@@ -212,7 +212,7 @@ odd:
 """
 
 
-def test_the_values_of_a_caller_are_not_in_the_message_of_a_schema() -> None:
+def test_schema_error_messages_have_no_values_of_the_caller() -> None:
     assert helm_errors.problem_from_output(FINDINGS).message == (
         "the values do not fit the chart: values don't meet the specifications of the schema(s) in the following chart(s): odd: "
         r"- at '/a/it\'s': the value does not match pattern '^x: ' - at '/b': 'oneOf' failed, none matched "

@@ -111,7 +111,7 @@ def test_unknown_and_duplicate_names_are_400(
         (["chart", "request", "request"], "request is given more than once"),
     ],
 )
-def test_unknown_and_doubled_parts_are_400(server: tuple[Server, bool], parts: list[str], fault: str) -> None:
+def test_unknown_and_duplicate_parts_are_400(server: tuple[Server, bool], parts: list[str], fault: str) -> None:
     running, is_refused = server
     head = '--limit\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{{}}\r\n'
     body = "".join(map(head.format, parts)).encode() + b"--limit--\r\n"

@@ -1,4 +1,4 @@
-"""Servers whose TLS fails, or that have none: the reason, and no fall-back to plain http."""
+"""TLS failures of servers and servers without TLS: the reported reason, and no fallback to plain HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from supervisor.charts.workers import Workers
 from supervisor.http import client, urls
 from supervisor.http.client import Request
 
-LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+EXPIRED = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def web() -> Iterator[WebServer]:
         yield one
 
 
-def secured(web: WebServer, verify_mode: ssl.VerifyMode = ssl.CERT_NONE) -> None:
-    """Makes a server speak TLS with a certificate that nobody trusts and that is out of date."""
+def enable_tls(web: WebServer, verify_mode: ssl.VerifyMode = ssl.CERT_NONE) -> None:
+    """Enables TLS with an untrusted and expired certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert("127.0.0.1", not_after=LONG_AGO).configure_cert(context)
+    trustme.CA().issue_cert("127.0.0.1", not_after=EXPIRED).configure_cert(context)
     context.verify_mode = verify_mode
     web.server.socket = context.wrap_socket(web.server.socket, server_side=True)
 
@@ -43,7 +43,7 @@ def fetcher(web: WebServer) -> Fetcher:
     return Fetcher(Fetch(), ChartSecurity(allowed_hosts=(web.host_port,)))
 
 
-def reason(web: WebServer, verify: bool = True) -> Upstream:
+def upstream_error(web: WebServer, verify: bool = True) -> Upstream:
     with pytest.raises(Upstream) as found:
         asyncio.run(fetcher(web).fetch(Request(urls.parse(f"https://{web.host_port}/index.yaml"), verify=verify)))
     return found.value
@@ -54,34 +54,34 @@ def pull(web: WebServer, folder: Path) -> None:
     asyncio.run(registries.pull(ChartRef.parse(f"oci://{web.host_port}/ours/demo:1.0.0"), folder))
 
 
-def test_a_server_without_tls_is_reported_as_such(web: WebServer) -> None:
-    problem = reason(web)
+def test_a_server_without_tls_is_reported(web: WebServer) -> None:
+    problem = upstream_error(web)
     assert problem.message == f"https://{web.host_port}/index.yaml cannot be reached: it does not support TLS"
     assert problem.code is None
 
 
-def test_a_certificate_that_is_not_valid_is_reported_with_the_reason(web: WebServer) -> None:
-    secured(web)
-    problem = reason(web)
+def test_an_invalid_certificate_is_reported_with_the_reason(web: WebServer) -> None:
+    enable_tls(web)
+    problem = upstream_error(web)
     assert "its certificate is not valid: " in problem.message
     assert problem.code == client.TLS_FAILED
 
 
-def test_a_refusal_by_the_server_is_reported_without_places_in_source_files(web: WebServer) -> None:
-    secured(web, ssl.CERT_REQUIRED)
-    problem = reason(web, verify=False)
+def test_a_tls_error_of_the_server_is_reported_without_source_locations(web: WebServer) -> None:
+    enable_tls(web, ssl.CERT_REQUIRED)
+    problem = upstream_error(web, verify=False)
     assert "TLS failed: " in problem.message
     assert "_ssl.c" not in problem.message
     assert problem.code == client.TLS_FAILED
 
 
-def test_a_registry_whose_certificate_is_not_valid_is_not_asked_over_plain_http(web: WebServer, tmp_path: Path) -> None:
-    secured(web)
+def test_a_registry_with_an_invalid_certificate_gets_no_plain_http_request(web: WebServer, tmp_path: Path) -> None:
+    enable_tls(web)
     with pytest.raises(Upstream, match="certificate is not valid"):
         pull(web, tmp_path)
 
 
-def test_a_redirect_or_url_that_is_none_is_named(web: WebServer) -> None:
+def test_the_error_for_an_invalid_url_names_the_index_or_redirect(web: WebServer) -> None:
     base = urls.parse(f"{web.url}/charts")
     with pytest.raises(Invalid, match=r"a URL in the index of http://\S+/charts is refused: file is neither http"):
         base.below("file:///etc/passwd")

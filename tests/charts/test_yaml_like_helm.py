@@ -1,4 +1,4 @@
-"""YAML as helm reads it: values that are typed or shown as JSON, and Chart.yaml, compared with helm."""
+"""Values and Chart.yaml are parsed from YAML as by helm."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ KEYS = (
 SHOW_VALUES = "values: {{ toJson .Values | quote }}\n"
 
 
-def by_helm(folder: Path, values: str) -> Any:
-    """The values of a chart as its templates have them; numbers are floats, as helm hands them on."""
+def values_of_helm(folder: Path, values: str) -> Any:
+    """The values of a chart in its templates. Numbers are floats, as helm passes them."""
     file = folder / "chart.tgz"
     file.write_bytes(chart_servers.chart_archive(files={"values.yaml": values, "templates/map.yaml": SHOW_VALUES}))
     manifest = yaml.safe_load(chart_servers.run_helm(folder, "template", "one", str(file)).stdout)
     return json.loads(manifest["values"], parse_int=float)
 
 
-def test_scalars_and_names_are_those_of_helm(tmp_path: Path) -> None:
+def test_scalars_and_keys_are_read_as_by_helm(tmp_path: Path) -> None:
     lines = [f"v{number}: {text}" for number, text in enumerate(SCALARS)]
     text = "\n".join([*lines, "names:", *(f"  {name}: {number}" for number, name in enumerate(KEYS)), ""])
-    wanted = by_helm(tmp_path, text)
+    wanted = values_of_helm(tmp_path, text)
     found = json.loads(json.dumps(yaml_values.load(text, "values")), parse_int=float)
     assert found == wanted
     assert [type(found[name]) is bool for name in wanted] == [type(value) is bool for value in wanted.values()]
 
 
 @pytest.mark.parametrize("end", ["---\n", "...\n", "---\n# nothing\n---\n"])
-def test_an_empty_document_after_the_values_counts_for_nothing(tmp_path: Path, end: str) -> None:
-    assert yaml_values.load(f"a: 1\n{end}", "values") == by_helm(tmp_path, f"a: 1\n{end}") == {"a": 1}
+def test_an_empty_document_after_the_values_is_ignored(tmp_path: Path, end: str) -> None:
+    assert yaml_values.load(f"a: 1\n{end}", "values") == values_of_helm(tmp_path, f"a: 1\n{end}") == {"a": 1}
 
 
 def test_a_second_document_of_values_is_refused() -> None:
