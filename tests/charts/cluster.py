@@ -1,8 +1,8 @@
 """A real Kubernetes API server for tests: etcd and kube-apiserver on free loopback ports, for a whole run of pytest.
 
 There are no controllers and no kubelet: objects are stored and validated for real, but no Deployment becomes ready and
-no Pod runs unless a test patches its status. `tests/conftest.py` offers one as the fixture `cluster`; whoever changes
-things in it takes a namespace of its own (`cluster.namespace()`).
+no Pod runs unless a test patches its status. `tests/conftest.py` offers one as the fixture `cluster`; a test that
+changes things uses its own namespace (`cluster.namespace()`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TERMINATING: dict[str, list[str]] = {"finalizers": []}
 def programs() -> Path:
     """The folder of etcd and kube-apiserver: KUBEBUILDER_ASSETS, or the one that is shared beside the checkout.
 
-    A run without them is skipped; in CI that is a failure.
+    Without them the test is skipped; in CI it fails.
     """
     named = os.environ.get("KUBEBUILDER_ASSETS")
     shared = ROOT.parent / "shared" / "envtest" / "assets"
@@ -50,7 +50,7 @@ def programs() -> Path:
 
 
 class Refused(Exception):
-    """The API server said no."""
+    """The API server refused a request."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"{status} {body[:300]!r}")
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 class Cluster:
-    """A running API server, and the kubeconfigs that lead to it."""
+    """A running API server, and kubeconfigs for it."""
 
     def __init__(self, folder: Path, assets: Path) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class Cluster:
     # Starting and ending
 
     def start(self) -> Cluster:
-        """Returns when the API server is ready and has made the namespace `default`."""
+        """Starts the API server; returns when it is ready and has created the namespace `default`."""
         self._write_keys()
         for attempt in range(_TRIES):
             if self._launch(f"data{attempt}"):
@@ -163,7 +163,7 @@ class Cluster:
     # Asking
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """One request as the admin; what it answers. Raises `Refused`."""
+        """Sends a request as the admin and returns the response. Raises `Refused`."""
         context = ssl.create_default_context(cadata=self.ca.cert_pem.bytes().decode())
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
         with contextlib.closing(connection):
@@ -176,13 +176,13 @@ class Cluster:
         return json.loads(outcome) if outcome[:1] in (b"{", b"[") else outcome.decode()
 
     def namespace(self, name: str | None = None) -> str:
-        """Makes a namespace, of a name that nobody has had in this run."""
+        """Creates a namespace with a new name."""
         name = name or f"space-{next(self._namespaces)}"
         self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         return name
 
     def delete_namespace(self, name: str) -> None:
-        """Deletes it at once, as a controller would; what it held stays in the store, out of the next one's way."""
+        """Deletes a namespace immediately, as a controller would. Its objects stay in the store."""
         self.ask("DELETE", f"/api/v1/namespaces/{name}")
         gone = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}, "spec": _TERMINATING}
         self.ask("PUT", f"/api/v1/namespaces/{name}/finalize", gone)
@@ -195,7 +195,7 @@ class Cluster:
         self.ask("DELETE", f"{self.path(namespace, api_version, kind)}/{name}?gracePeriodSeconds=0")
 
     def patch_status(self, namespace: str, api_version: str, kind: str, name: str, status: dict[str, Any]) -> None:
-        """Says of an object what a controller or a kubelet would say."""
+        """Sets the status of an object, as a controller or a kubelet would."""
         path = f"{self.path(namespace, api_version, kind)}/{name}/status"
         self.ask("PATCH", path, {"status": status}, "application/merge-patch+json")
 
@@ -204,7 +204,7 @@ class Cluster:
         root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         return f"{root}/namespaces/{namespace}/{kind.lower()}s"
 
-    # What controllers and kubelets would do
+    # The work of controllers and kubelets
 
     def finish_pod(self, namespace: str, name: str, phase: str = "Succeeded") -> None:
         self.patch_status(namespace, "v1", "Pod", name, {"phase": phase})
@@ -221,7 +221,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def attended(self, namespace: str, phase: str = "Succeeded") -> Iterator[None]:
-        """Meanwhile every Pod of the namespace ends with `phase`, and every Deployment becomes ready."""
+        """Ends every Pod of the namespace with `phase` and makes every Deployment ready, meanwhile."""
         over = threading.Event()
         thread = threading.Thread(target=self._attend, args=(namespace, phase, over))
         thread.start()
@@ -267,23 +267,23 @@ class Cluster:
         return file
 
     def certificate_config(self) -> Path:
-        """A kubeconfig with a client certificate in it, in place of a token."""
+        """A kubeconfig with a client certificate instead of a token."""
         certificate = b"".join(pem.bytes() for pem in self.client.cert_chain_pems)
         key = self.client.private_key_pem.bytes()
         data = {"client-certificate-data": certificate, "client-key-data": key}
         return self.config({name: base64.b64encode(value).decode() for name, value in data.items()})
 
     def insecure_config(self) -> Path:
-        """A kubeconfig that trusts whatever answers."""
+        """A kubeconfig that accepts any certificate."""
         return self.config(cluster={"server": self.url, "insecure-skip-tls-verify": True})
 
     def dead_config(self) -> Path:
-        """A kubeconfig to a port where nobody listens."""
+        """A kubeconfig for a closed port."""
         (port,) = _free_ports(1)
         return self.config(cluster={"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True})
 
     def plugin_config(self) -> Path:
-        """A kubeconfig whose token is a program's to tell."""
+        """A kubeconfig that gets its token from a program (exec plugin)."""
         result = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": TOKEN}}
         plugin = {
             "apiVersion": "client.authentication.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""A proxy before the API server of the tests. It cuts streams, stalls and answers 429, as a test selects."""
+"""A proxy in front of the API server that cuts streams, stalls or responds 429, as a test selects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOO_MANY = b"Too many requests, please try again later.\n"
 
 
 class RequestProxy:
-    """Speaks HTTP/1.1 with TLS and decides for each request."""
+    """An HTTP/1.1 proxy with TLS that decides for each request."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.choose: Choose = lambda *_: PASS
@@ -68,13 +68,13 @@ class RequestProxy:
                     return response.status, {"Content-Type": response.headers["Content-Type"]}, response.read()
 
             def log_message(self, format: str, *_: Any) -> None:
-                """Quiet."""
+                """Logs nothing."""
 
         class Listener(ThreadingHTTPServer):
             daemon_threads = True
 
             def handle_error(self, *_: Any) -> None:
-                """A client that left."""
+                """The client has disconnected."""
 
         certificate = cluster.ca.issue_cert("127.0.0.1")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -92,7 +92,7 @@ class RequestProxy:
 
 
 class StreamProxy:
-    """Forwards TLS as it is, so HTTP/2 too; cuts each connection after so many bytes of the API server."""
+    """Forwards TLS unchanged, HTTP/2 included; cuts each connection after a number of bytes of the API server."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.limit: int | None = None

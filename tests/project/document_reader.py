@@ -1,4 +1,4 @@
-"""A reader of a document: a fresh checkout, a terminal, and a second one in which the server runs."""
+"""Follows a document: in a fresh checkout, with one terminal for commands and one for the server."""
 
 from __future__ import annotations
 
@@ -168,14 +168,14 @@ class DocumentReader:
         return self._done(command, f"{json.dumps(_HELLO)}\n".encode(), server.get("env", {})).stdout.decode()
 
     def _interrupt(self) -> None:
-        """Ctrl-C: make, and what it has started."""
+        """Sends Ctrl-C to make and its child processes."""
         if self._server is not None and self._server.poll() is None:
             os.killpg(self._server.pid, signal.SIGINT)
             self._server.wait(_COMMAND_SECONDS)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self._interrupt()
-        for pid in children_of(self.folder / "data", with_helm=True):  # of a server that a document killed
+        for pid in children_of(self.folder / "data", with_helm=True):  # of a server that was killed by a document
             os.kill(pid, signal.SIGKILL)
 
 
@@ -191,7 +191,7 @@ def _program(file: Path, command: str) -> None:
 
 
 def steps(text: str) -> list[str]:
-    """What a workflow of GitHub, or a job of GitLab, runs that speaks to us; how it gets a program is left out."""
+    """The steps of a GitHub workflow or a GitLab job that call the server, without the installation of programs."""
     file = yaml.safe_load(text)
     found = [step.get("run", "") for job in file.get("jobs", {}).values() for step in job["steps"]]
     found += ["\n".join(job["script"]) for job in file.values() if "script" in job]
@@ -201,5 +201,5 @@ def steps(text: str) -> list[str]:
 
 
 def is_here(line: str) -> bool:
-    """Not so what installs us, and the tests of somebody else."""
+    """Whether a line can run here: not the installation, and not the tests of the example project."""
     return not line.startswith(("pip install", "./run-the-tests"))

@@ -57,7 +57,7 @@ def reader(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
         more = {"KUBECONFIG": request.getfixturevalue("cluster").config()} if "cluster" in needs else {}
         (tmp_path / "checkout").mkdir()
         one = DocumentReader(tmp_path / "checkout", swaps, more)
-        stack.callback(one.leave)
+        stack.callback(one.close)
         if not any(block.kind == "serve" for block in blocks(text(name))):
             one.serve(DEFAULT_COMMAND)
         yield one

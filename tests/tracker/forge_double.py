@@ -22,7 +22,7 @@ CODE = "def a():\n    return '<b>markup</b>'\n"
 TOKEN = "tok-of-the-forge"
 OWN = "tok-of-the-project"
 PREFIXES = {"github": "/api/v3", "gitlab": "/lab", "forgejo": ""}
-"""What stands before the paths of a description."""
+"""The prefix of the paths of a description."""
 RAW = "application/vnd.github.raw+json"
 
 
@@ -66,7 +66,7 @@ class Double:
 
 
 class _Pages(dict[str, Any]):
-    """Every path has the same answer."""
+    """Responds to every path with the same page."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__()

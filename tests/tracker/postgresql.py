@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of Debian's for the tests, run by an unprivileged user, and fresh databases in it."""
+"""A real PostgreSQL server (Debian's) for tests, run by an unprivileged user, and new databases in it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _EMPTY = """
 
 
 def programs() -> Path:
-    """Where Debian keeps the newest server's programs, which are not on the path."""
+    """The folder of the newest server's programs, which Debian does not put on the path."""
     require(POSTGRESQL)
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda one: int(one.parts[-3]))
     return found[-1].parent
 
 
 def ask(url: str, sql: str, values: Sequence[object] = ()) -> list[Any]:
-    """What a database says, beside whoever else uses it; the statement is as the store has them."""
+    """Runs a statement in the store's notation on a connection of its own; returns the rows."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.RawCursor) as connection:
@@ -55,14 +55,14 @@ def ask(url: str, sql: str, values: Sequence[object] = ()) -> list[Any]:
 
 @functools.cache
 def shared_cluster() -> Postgresql:
-    """One for all tests of this process."""
+    """One server for all tests of this process."""
     one = Postgresql()
     atexit.register(one.close)
     return one
 
 
 class Postgresql:
-    """One cluster in a folder of its own. Nothing of it outlives `close`."""
+    """A PostgreSQL server with its data in a temporary folder, which `close` removes."""
 
     def __init__(self) -> None:
         self._bin = programs()
@@ -120,7 +120,7 @@ class Postgresql:
         return True
 
     def stop(self, how: str = "immediate") -> None:
-        """`fast` ends the sessions with a word, `immediate` without."""
+        """Stops the server. `fast` tells the clients, `immediate` does not."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT if how == "fast" else signal.SIGQUIT)
         self._process.wait(TIMEOUT_SECONDS)
@@ -128,7 +128,7 @@ class Postgresql:
 
     @contextlib.contextmanager
     def hung(self) -> Iterator[None]:
-        """All its processes stand still: connections stay, and nothing answers."""
+        """Suspends all its processes: connections stay open without responses."""
         assert self._process is not None
         root = psutil.Process(self._process.pid)
         root.suspend()  # first, so that there are no new ones
@@ -148,13 +148,13 @@ class Postgresql:
         return ask(self.url(name), sql)
 
     def fresh(self, tables: bool = True) -> str:
-        """The URL of a new database, with the tables of the tracker or without."""
+        """Creates a database, with or without the tables of the tracker; returns its URL."""
         name, template = f"t{secrets.token_hex(6)}", self._template() if tables else "template1"
         self.ask(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         return self.url(name)
 
     def emptied(self) -> str:
-        """The URL of a database that tests use one after the other, its tables empty: cheaper than a new one."""
+        """Empties the database that tests share in turn, cheaper than a new one; returns its URL."""
         if not self._common:
             self._common = self.fresh()
         ask(self._common, _EMPTY)
