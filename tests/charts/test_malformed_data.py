@@ -130,7 +130,7 @@ def test_an_object_with_an_invalid_name_is_not_found_and_hides_no_other(about: s
 
 def test_status_410_of_the_cluster_is_an_upstream_error() -> None:
     with fake_server(lambda *_: json_response({}, 410)) as api:
-        for method in ("newest", "history", "resources"):
+        for method in ("stored", "history", "resources"):
             with pytest.raises(Upstream, match="expired"):
                 run(api.access, lambda cluster, method=method: getattr(Native(cluster), method)("n", "a"))  # type: ignore[misc]
 

@@ -635,7 +635,7 @@ def test_metadata_and_values_are_sent_as_json_on_request(server: Server, web: We
         "apiVersion": "v2", "name": "demo", "version": "0.1.0", **facts, "own": {"a": "1"},
         "dependencies": [{"name": "sub", "version": "1.0", "repository": ""}],
     }  # fmt: skip
-    one_value = {"n": 1000.0, "true": "2020-01-01", "none": None}
+    one_value = {"false": 1000.0, "true": "2020-01-01", "none": None}
     assert answer.json == {"a": one_value, "b": one_value, "c": [1.5, "x", True]}
     for what in ("", "/readme", "/crds"):
         assert show(server, repository, what, **accept).headers["Content-Type"] == "text/plain; charset=utf-8"

@@ -339,7 +339,7 @@ def test_process_is_running_only_after_start_seconds(serve: Serve) -> None:
 def test_exit_within_start_seconds_is_failed_to_start_and_reports_the_last_output(
     serve: Serve, tmp_path: Path, code: str, exit_code: int
 ) -> None:
-    noise = "i=0; while [ $i -lt 300 ]; do echo line $i of the error output >&2; i=$((i+1)); done"
+    noise = "i=0; while [ $i -lt 300 ]; do echo line $i of the standard error output >&2; i=$((i+1)); done"
     server = serve({
         "weak": {"command": ["sh", "-c", f"{noise}; {code}"], "start-seconds": 60,
                  "stderr-logfile": str(tmp_path / "err")},
@@ -356,7 +356,7 @@ def test_exit_within_start_seconds_is_failed_to_start_and_reports_the_last_outpu
         assert server.events(name)[-1]["endTime"] is not None
         assert ("signal 9" if exit_code == 137 else f"exit code {exit_code}") in info["failedErrorLog"]
     text = server.info("weak")["failedErrorLog"]
-    assert text.endswith("line 299 of the error output")
+    assert text.endswith("line 299 of the standard error output")
     assert 3000 < len(text) < 4096 + 200
 
 
