@@ -11,7 +11,7 @@ from typing import Any
 
 from conftest import Serve, Server, stored_fact, tags_by_pid, wait_for
 
-ROUNDS = 1000 if os.environ.get("PILOTHOUSE_PROOF") == "1" else 100
+ROUNDS = 1000 if os.environ.get("PILOTHOUSE_PROOF") == "1" else 50
 SERVERS = 4
 CRASHER = {"command": ["sh", "-c", "exit 1"], "restart": "always", "restart-delay": "1ms", "restart-limit": 0}
 
