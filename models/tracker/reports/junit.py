@@ -102,7 +102,7 @@ class JUnit(SuiteReader):
                 for property in parts(case, "properties", "property")
                 if property.get("@name") == "attachment"
             ]
-        if builder.severity is Severity.NONE and ("@status" in case or "@result" in case):
+        if ("@status" in case or "@result" in case) and builder.severity is Severity.NONE:
             self._read_status(case, builder)
         self._totals.add(self._suites[-1], builder)
 
