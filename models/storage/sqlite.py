@@ -100,6 +100,8 @@ class SqliteStore(peewee.SqliteDatabase, Store):
             raise peewee.DatabaseError(f"the store is of version {done}, newer than this program ({len(self.steps)})")
         for version, statements in enumerate(self.steps[done:], done + 1):
             with self.atomic():
+                if int(self.pragma("user_version")) >= version:
+                    continue  # another process, a command beside the server, has made this step meanwhile
                 for statement in statements:
                     self.execute_sql(statement)
                 self.execute_sql(f"PRAGMA user_version = {version}")

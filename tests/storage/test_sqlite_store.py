@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import peewee
 import pytest
@@ -92,3 +93,23 @@ def test_write_outside_a_worker_fails_at_once_if_the_store_is_locked(store: Sqli
         write(store, "loop")
     over.set()
     other.join(TIMEOUT_SECONDS)
+
+
+def test_steps_that_another_process_made_meanwhile_are_not_repeated(tmp_path: Path) -> None:
+    steps = [["CREATE TABLE a (x)"], ["ALTER TABLE a ADD COLUMN y"]]
+    file, other = tmp_path / "a.db", SqliteStore(steps)
+
+    class Overtaken(SqliteStore):
+        def atomic(self, *arguments: Any, **options: Any) -> Any:
+            if other.is_closed():
+                other.open(file)
+            return super().atomic(*arguments, **options)
+
+    store = Overtaken(steps)
+    try:
+        store.open(file)
+        assert store.pragma("user_version") == 2
+        assert [column.name for column in store.get_columns("a")] == ["x", "y"]
+    finally:
+        store.close()
+        other.close()
