@@ -108,6 +108,8 @@ def test_enter_opens_the_result_of_the_text_and_not_of_an_earlier_one(chromium: 
         with tab.expect_request("**/api/v1/search?q=web-worker"):
             tab.keyboard.type("web-worker")
             tab.keyboard.press("Enter")
+        while not (held and held[-1].request.url.endswith("web-worker")):
+            tab.wait_for_timeout(5)  # Playwright may report a request before it calls the route
         held[-1].continue_()
         tab.wait_for_url("**/processes/web-worker")
 
