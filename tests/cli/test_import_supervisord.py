@@ -21,7 +21,7 @@ file=/run/supervisor.sock   ; the path to the socket file
 chmod=0770                  ; socket file mode
 chown=nobody:nogroup
 username=user
-password=123
+password=wr0ng-s3cret
 [inet_http_server]
 port=*:9001
 [supervisord]
@@ -132,7 +132,7 @@ def test_a_configuration_is_translated(file: Path, tmp_path: Path) -> None:
     assert {"[eventlistener:mail]", "[fcgi-program:php]", "[group:all] priority"} <= named
     assert {"[unix_http_server] username", "[unix_http_server] password"} <= named
     assert "[program:plain] stdout_events_enabled" in named
-    assert "123" not in text, "a password"
+    assert "wr0ng-s3cret" not in text, "a password"
     assert all(f"# {line}\n" in text for line in left_out)
 
 
