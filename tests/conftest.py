@@ -25,6 +25,8 @@ import pytest
 import yaml
 from requirements import require
 
+from models.supervision.tables import StoreFact
+
 ROOT = Path(__file__).parent.parent
 TIMEOUT_SECONDS = 30.0
 _RANDOM = random.SystemRandom()
@@ -62,6 +64,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         require(*mark.args)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits on the loop; the caller bounds it."""
+    while not condition():
+        await asyncio.sleep(0.001)
 
 
 def wait_for(what: Callable[[], Any], timeout: float = TIMEOUT_SECONDS, about: str = "") -> Any:
@@ -273,17 +281,22 @@ class Stream:
 
 def children_of(data: Path, with_helm: bool = False) -> list[int]:
     """The pids of processes that servers on this data directory started; helm only if `with_helm`."""
-    import sqlite3
+    instance = instance_of(data)
+    own = {pid: tag for pid, tag in tags_by_pid().items() if instance and tag.startswith(f"{instance}:")}
+    return [pid for pid, tag in own.items() if with_helm or not tag.endswith(":\x01helm")]
 
+
+def instance_of(data: Path) -> str | None:
+    """The id of the servers on this data directory, the first part of each tag; None before the first start."""
     if not (data / "pilothouse.db").exists():
-        return []
+        return None
+    query = f"SELECT value FROM {StoreFact._meta.table_name} WHERE key = 'instance'"  # noqa: S608 (our own table name)
     with contextlib.closing(sqlite3.connect(data / "pilothouse.db")) as store:
         try:
-            row = store.execute("SELECT value FROM house WHERE key = 'instance'").fetchone()
+            row = store.execute(query).fetchone()
         except sqlite3.OperationalError:
-            return []
-    own = {pid: tag for pid, tag in tags_by_pid().items() if row and tag.startswith(f"{row[0]}:")}
-    return [pid for pid, tag in own.items() if with_helm or not tag.endswith(":\x01helm")]
+            return None
+    return str(row[0]) if row else None
 
 
 def tags_by_pid() -> dict[int, str]:
@@ -300,10 +313,12 @@ def tags_by_pid() -> dict[int, str]:
     return found
 
 
-def stored_fact(server: Server, key: str = "instance") -> str:
-    """A value of the table `house` in the store of a server; the id of its instance is the first part of each tag."""
-    with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db")) as store:
-        return str(store.execute("SELECT value FROM house WHERE key = ?", (key,)).fetchone()[0])
+def open_for_writing(file: Path) -> int | None:
+    """Returns a descriptor to write to the pipe, or `None` while it has no reader."""
+    try:
+        return os.open(file, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
 
 
 def load_script(name: str) -> Any:

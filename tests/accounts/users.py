@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
-from conftest import Answer, Server, database_of
+import records
+from conftest import Answer, Server
 
 from models.accounts import accounts
 from models.accounts.accounts import Role, Scope, User
-from models.tracker.tables import reports
 from supervisor.accounts import passwords
-from supervisor.tracker.store import open_store
 
 FORM = "application/x-www-form-urlencoded"
 PASSWORD = "correct horse battery"
@@ -28,16 +26,9 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
-@contextlib.contextmanager
-def open_accounts(data: Path) -> Iterator[None]:
+def open_accounts(data: Path) -> contextlib.AbstractContextManager[None]:
     """Opens the accounts of a data directory."""
-    data.mkdir(mode=0o700, exist_ok=True)
-    open_store(data / "tracker.db", database_of(data))
-    reports.set_lock_timeout(20)
-    try:
-        yield
-    finally:
-        reports.close_all()
+    return records.store_at(data / "tracker.db")
 
 
 def ensure_user(data: Path, name: str, role: Role = "USER", password: str = PASSWORD) -> User:
@@ -79,9 +70,9 @@ def post_form(server: Server, path: str, headers: dict[str, str] | None = None, 
     return server.ask("POST", path, urlencode(fields).encode(), {"Content-Type": FORM, **(headers or {})})
 
 
-def log_in(server: Server, name: str = "admin", password: str = PASSWORD, path: str = "/login") -> str:
+def log_in(server: Server, name: str = "admin", password: str = PASSWORD) -> str:
     """Logs in with the form; returns the id of the session."""
-    answer = post_form(server, path, username=name, password=password)
+    answer = post_form(server, "/login", username=name, password=password)
     assert answer.status == 303, answer
     return cookies_of(answer)[server.cookie].partition(";")[0]
 

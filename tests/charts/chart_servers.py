@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import socket
 import subprocess
 import tarfile
@@ -21,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from conftest import ROOT, Answer, Server, free_port, wait_for
-from requirements import missing_part, require
+from conftest import Answer, Server, free_port, wait_for
+from requirements import require
+from small_charts import helm_path, multipart
 
 Reply = tuple[int, dict[str, str], bytes]
 KEY = "the-key"
@@ -143,19 +143,11 @@ def web_server() -> Iterator[WebServer]:
         one.close()
 
 
-def helm_path() -> str:
-    """The helm program that tests compare with."""
-    found = shutil.which("helm") or str(ROOT / ".tools" / "helm")
-    if not Path(found).exists():
-        missing_part("helm")
-    return found
-
-
 def run_helm(folder: Path, *arguments: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
     """Runs helm with its own cache, configuration and data folders in `folder`."""
     homes = {f"HELM_{kind}_HOME": str(folder / "home" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TZ": "UTC", **homes}
-    done = subprocess.run([helm_path(), *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run([helm_path("helm"), *arguments], cwd=folder, env=environment, capture_output=True, text=True)
     assert not ok or done.returncode == 0, done.stderr
     return done
 
@@ -205,12 +197,5 @@ def post_json(server: Server, path: str, body: Any = None, **more: Any) -> Answe
 
 def post_parts(server: Server, path: str, parts: Mapping[str, bytes | str]) -> Answer:
     """Posts several parts with the API key; bytes are sent as a file."""
-    lines: list[bytes] = []
-    for name, content in parts.items():
-        is_file = isinstance(content, bytes)
-        kind = '; filename="x"\r\nContent-Type: application/gzip' if is_file else ""
-        lines.append(f'--frontier\r\nContent-Disposition: form-data; name="{name}"{kind}\r\n\r\n'.encode())
-        lines += [content if isinstance(content, bytes) else content.encode(), b"\r\n"]
-    body = b"".join([*lines, b"--frontier--\r\n"])
-    headers = {"X-API-Key": KEY, "Content-Type": "multipart/form-data; boundary=frontier"}
-    return server.ask("POST", f"/api/v1{path}", body, headers)
+    body, headers = multipart(**parts)
+    return server.ask("POST", f"/api/v1{path}", body, {"X-API-Key": KEY, **headers})

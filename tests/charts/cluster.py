@@ -32,7 +32,6 @@ from requirements import missing_part
 TOKEN = "a-token-of-the-admin"
 _PROGRAMS = ("etcd", "kube-apiserver")
 _TRIES = 3
-_TERMINATING: dict[str, list[str]] = {"finalizers": []}
 
 
 def programs() -> Path:
@@ -180,12 +179,6 @@ class Cluster:
         name = name or f"space-{next(self._namespaces)}"
         self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         return name
-
-    def delete_namespace(self, name: str) -> None:
-        """Deletes a namespace immediately, as a controller would. Its objects stay in the store."""
-        self.ask("DELETE", f"/api/v1/namespaces/{name}")
-        gone = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}, "spec": _TERMINATING}
-        self.ask("PUT", f"/api/v1/namespaces/{name}/finalize", gone)
 
     def create(self, namespace: str, thing: dict[str, Any]) -> Any:
         """Creates an object; its path is made of its apiVersion and kind."""

@@ -13,6 +13,7 @@ from chart_servers import FULL, WebServer, post_json
 from conftest import Server
 from http_checks import running_server
 from requirements import require
+from small_charts import helm_path
 
 
 class Signer:
@@ -86,7 +87,7 @@ def server(
     svc = {
         "security": FULL | {"allowed-hosts": [web.host_port]},
         "fetch": {"keyring": str(signers[0].public)},
-        "helm": {"binary": chart_servers.helm_path()},
+        "helm": {"binary": helm_path("helm")},
     }
     with running_server(tmp_path_factory.mktemp("server"), svc=svc) as one:
         assert post_json(one, "/repos", {"name": "lab", "url": web.url}).status == 201

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from conftest import Serve, Server, stored_fact, tags_by_pid, wait_for
+from conftest import Serve, Server, instance_of, tags_by_pid, wait_for
 
 ROUNDS = 1000 if os.environ.get("PILOTHOUSE_PROOF") == "1" else 50
 SERVERS = 4
@@ -35,7 +35,8 @@ def tagged(server: Server, instance: str) -> dict[int, str]:
 def stop_at_random_moments(server: Server, seed: str, rounds: int) -> None:
     chance = random.Random(seed)
     server.start()
-    instance = stored_fact(server)
+    instance = instance_of(server.data)
+    assert instance is not None
     for _ in range(rounds):
         time.sleep(chance.random() * chance.choice((0.02, 0.1, 0.4)))
         assert server.stop(chance.choice((signal.SIGTERM, signal.SIGINT))) == 0
@@ -66,7 +67,8 @@ def test_a_signal_while_a_process_waits_for_its_dependency_ends_its_start(serve:
             "stop-timeout": "1s",
         },
     })  # fmt: skip
-    instance = stored_fact(server)
+    instance = instance_of(server.data)
+    assert instance is not None
     wait_for((server.folder / "ready").exists)
     server.until("base", "starting")
     assert server.stop() == 0

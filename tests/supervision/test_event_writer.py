@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import until
 
 from models.errors import Unavailable
 from models.supervision import events
@@ -42,11 +43,6 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def record(event_writer: EventWriter, number: int) -> None:
     """Records a change, identified by its pid."""
     event_writer.record(WEB._replace(pid=number), Status.NOT_STARTED, at=1000 + number, uptime=0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def stored() -> list[tuple[int, int | None]]:

@@ -7,13 +7,13 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import changed_constants
 import pytest
-from conftest import Server, wait_for
+from conftest import Server, until, wait_for
 
 from models.supervision.process import LogForward, ProcessSpec, Size
 from supervisor.processes import log_forwarding, log_sinks
@@ -148,11 +148,6 @@ async def forwarding(folder: Path, logs: Logs, sink: Sink, backups: int = 1) -> 
     )
     yield forwarder
     await forwarder.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def test_forwarding_survives_errors_of_unexpected_kinds(

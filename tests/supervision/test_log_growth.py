@@ -9,11 +9,12 @@ import shutil
 import statistics
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import until
 
 from supervisor.processes import log_growth
 from supervisor.processes.log_files import LogFile, Logs
@@ -36,11 +37,6 @@ async def watching(*paths: Path) -> AsyncIterator[LogGrowth]:
     yield growth
     watch.cancel()
     await asyncio.wait({watch})
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 async def is_watched(growth: LogGrowth, *paths: Path) -> None:

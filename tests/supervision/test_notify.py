@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Answer, Server, is_alive, stored_fact, wait_for
+from conftest import Answer, Server, instance_of, is_alive, wait_for
 from requirements import ROOT_USER
 
 from supervisor.processes.notify import MAX_STATUS_BYTES, Notification, address, parsed
@@ -206,7 +206,7 @@ def test_messages_beyond_a_hundred_a_second_wait_and_descriptors_are_closed(serv
     assert (answers[0].status, details(server, "flood")["statusText"]) == (200, "149")
     own = server.folder / "passed"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one, own.open("w") as file:
-        one.connect("\0" + address(stored_fact(server), "flood")[1:])
+        one.connect("\0" + address(instance_of(server.data) or "", "flood")[1:])
         for _ in range(5):
             socket.send_fds(one, [b"FDSTORE=1"], [file.fileno()] * 3)
         one.send(b"STATUS=" + b"x" * 5000)

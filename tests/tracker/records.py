@@ -17,6 +17,7 @@ from models.accounts.permissions import ProjectRole
 from models.accounts.tables import Session
 from models.tracker.reports.base import CASE_STATUSES, CaseStatus
 from models.tracker.tables import Project, Run, Test, reports
+from supervisor.tracker import store
 
 SECOND = 1_000_000
 NOW = 1_763_000_000 * SECOND
@@ -31,7 +32,8 @@ Tests = Mapping[str, CaseStatus]
 @contextlib.contextmanager
 def open_store(path: Path, url: str | None = None) -> Iterator[None]:
     """Opens the tracker's store in a file, or in the database at `url`."""
-    reports.open(path, url)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    store.open_store(path, url)
     try:
         reports.set_lock_timeout(10)
         yield
@@ -122,5 +124,5 @@ def add_member(project: Project, user: User, role: ProjectRole) -> None:
     permissions.grant(project.id, user.id, role, NOW)
 
 
-def test_names(tests: Sequence[Mapping[str, Any]]) -> list[str]:
+def full_names(tests: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{one['className']} {one['name']}".strip() for one in tests]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from models.tracker.reports.base import Case, CoverageReport, FileCoverage, Limits, TestReport
 from models.tracker.reports.detect import read_coverage, read_tests
@@ -51,6 +52,14 @@ def totals_of(report: TestReport) -> Totals:
     t = report.totals
     assert t.passed == t.tests - t.failed - t.errors - t.skipped >= 0
     return t.tests, t.failed, t.errors, t.skipped, t.flaky
+
+
+def case_fields(document: str) -> list[tuple[Any, ...]]:
+    """Class, name, status, milliseconds and message of each case."""
+    return [
+        (case.class_name, case.name, case.status, case.duration_ms, case.failure_message)
+        for case in read_test_report(document)[1]
+    ]
 
 
 def read_totals(data: str | bytes) -> Totals:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conftest import Answer, Server, Stream, database_of
+import records
+from conftest import Answer, Server, Stream
 
 from models.accounts import accounts
-from models.tracker.tables import reports
 
 NOW = 1_800_000_000_000_000
 RUNS = "/tracker/api/v1/events"
@@ -52,7 +52,7 @@ def post_files(server: Server, project: str, *files: tuple[str, bytes], token: s
 
 
 def upload_files(server: Server, project: str, *files: tuple[str, bytes], token: str = "", **fields: str) -> Any:
-    """As `posted`, which the server must accept; returns the JSON of its response."""
+    """As `post_files`, which the server must accept; returns the JSON of its response."""
     answer = post_files(server, project, *files, token=token, **fields)
     assert answer.status == 201, answer
     return answer.json
@@ -82,16 +82,9 @@ def commits(stream: Stream, count: int) -> list[str]:
     return [str(next_event(stream)["shortSha"]) for _ in range(count)]
 
 
-@contextlib.contextmanager
-def open_store(data: Path) -> Iterator[None]:
+def open_store(data: Path) -> contextlib.AbstractContextManager[None]:
     """Opens the tracker's store, before its server starts or while it runs."""
-    data.mkdir(mode=0o700, exist_ok=True)
-    reports.open(data / "tracker.db", database_of(data))
-    reports.set_lock_timeout(10)
-    try:
-        yield
-    finally:
-        reports.close_all()
+    return records.store_at(data / "tracker.db")
 
 
 def create_accounts(data: Path, names: Sequence[str], admins: Sequence[str] = ()) -> Mapping[str, str]:

@@ -371,7 +371,7 @@ def test_comparison_of_two_runs(server: Server, project: Project) -> None:
     for kind, expected in {
         "newFailures": ["c.A born", "c.A new"], "fixed": ["c.A fixed"], "stillFailing": ["c.A still"]
     }.items():  # fmt: skip
-        assert records.test_names(found[kind]["named"]) == expected
+        assert records.full_names(found[kind]["named"]) == expected
         assert found[kind]["count"] == len(expected)
     assert found["timings"] == [{"className": "c.A", "name": "fixed", "baseMs": 10, "headMs": 500}]
 
@@ -395,7 +395,7 @@ def test_failure_of_a_suite_is_listed_like_that_of_a_test(server: Server, projec
     assert "without a failed test" in found["failures"][0]["failureMessage"]
     compared = read(server, f"compare?base={base.id}&head={head.id}")
     kinds = ("newFailures", "fixed", "stillFailing")
-    assert [records.test_names(compared[kind]["named"]) for kind in kinds] == [["new"], ["fixed"], ["still"]]
+    assert [records.full_names(compared[kind]["named"]) for kind in kinds] == [["new"], ["fixed"], ["still"]]
 
 
 @pytest.mark.parametrize("query", ["", "?base=1", "?head=1", "?base=x&head=1", "?base=&head="])
