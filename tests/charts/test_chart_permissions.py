@@ -14,7 +14,6 @@ from handlers.charts.handler import OPERATIONS
 from handlers.http.permissions import chart_access
 from models.config.settings import AccessInterceptor, ChartSecurity, Config, Rest, Svc
 
-NO_CLUSTER = {"KUBECONFIG": "/nonexistent/config"}
 REFERENCE = {
     "GET /releases", "GET /releases/{name}", "POST /releases", "POST /releases/upload", "PUT /releases/{name}",
     "POST /releases/{name}/upgrade/upload", "DELETE /releases/{name}", "GET /releases/{name}/history",

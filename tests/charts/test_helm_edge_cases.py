@@ -51,7 +51,7 @@ def error_detail(answer: Answer, status: int) -> str:
 
 
 def fake_helm(folder: Path, text: str) -> str:
-    """A helm that runs the shell commands in `text`."""
+    """A fake helm program that runs the shell commands in `text`."""
     file = folder / "fake-helm"
     file.write_text(VERSION + text)
     file.chmod(0o755)

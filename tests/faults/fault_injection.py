@@ -40,10 +40,10 @@ def charts_settings(repository: WebServer, temp: Path, **more: Any) -> dict[str,
     }
 
 
-def create_records(server: Server, repository: WebServer, project: str = "before") -> None:
+def create_records(server: Server, repository: WebServer) -> None:
     """Creates a repository and a run, and starts a process."""
     repository.serve(("tint", "0.1.0", sample_chart()))
-    for method, path, body, headers in (add_repository_request("lab", repository), upload_request(project)):
+    for method, path, body, headers in (add_repository_request("lab", repository), upload_request("before")):
         assert server.ask(method, path, body, dict(headers)).status == 201
     assert server.do("start", "web").status == 200
 
@@ -83,9 +83,9 @@ READS = (
 """At least one path of each service."""
 
 
-def send_prepared(server: Server, request: PreparedRequest, timeout: float = 60) -> Answer:
+def send_prepared(server: Server, request: PreparedRequest) -> Answer:
     method, path, body, headers = request
-    return server.ask(method, path, body, dict(headers), timeout)
+    return server.ask(method, path, body, dict(headers), 60)
 
 
 def check_reads(server: Server, paths: Sequence[str] = READS) -> None:

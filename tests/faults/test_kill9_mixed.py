@@ -29,7 +29,7 @@ SEED = int(os.environ.get("PILOTHOUSE_SEED", "1"))
 HELM = HELMS[(SEED + 1) % len(HELMS)]
 STORES = ("pilothouse", "tracker", "charts")
 MAX_ROUND_SECONDS = 2.5
-"""A helm process takes about one second."""
+"""helm takes about one second."""
 
 
 def test_killed_server_loses_nothing_acknowledged_in_a_mixed_load(

@@ -120,7 +120,7 @@ class Postgresql:
         return True
 
     def stop(self, how: str = "immediate") -> None:
-        """Stops the server. `fast` tells the clients, `immediate` does not."""
+        """Stops the server. `fast` ends the sessions with a message, `immediate` without."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT if how == "fast" else signal.SIGQUIT)
         self._process.wait(TIMEOUT_SECONDS)

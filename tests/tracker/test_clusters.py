@@ -22,7 +22,6 @@ from models.tracker.triage import TriageRuleInfo
 pytest_plugins = ["shared_server"]
 
 API = "/api/v1"
-DAY = 86_400 * records.SECOND
 
 
 def report(**messages: str) -> str:

@@ -12,8 +12,8 @@ from models.tracker.coverage_tree import Entry, level, treemap
 FILES = {"src/main/a/x.py": (8, 2), "src/main/a/y.py": (0, 10), "src/main/b.py": (5, 0), "top.py": (1, 1)}
 
 
-def level_entries(folder: str, before: dict[str, tuple[int, int]] | None = None) -> list[tuple[object, ...]]:
-    found = level(FILES, folder, before or {})
+def level_entries(folder: str) -> list[tuple[object, ...]]:
+    found = level(FILES, folder, {})
     return [(one.name, one.path, one.is_folder, one.covered, one.missed, one.files) for one in found.entries]
 
 
