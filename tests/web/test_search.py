@@ -100,6 +100,11 @@ def test_one_escape_closes_the_palette_with_text_in_it(chromium: Browser, server
 
 def test_enter_opens_the_result_of_the_text_and_not_of_an_earlier_one(chromium: Browser, server: Server) -> None:
     held: list[Any] = []
+
+    def is_held() -> bool:
+        tab.wait_for_timeout(5)  # Playwright may report a request before it calls the route
+        return bool(held) and held[-1].request.url.endswith("web-worker")
+
     with chromium.page(url_of(server)) as tab:
         tab.goto("/")
         tab.keyboard.press("Control+k")
@@ -108,8 +113,7 @@ def test_enter_opens_the_result_of_the_text_and_not_of_an_earlier_one(chromium: 
         with tab.expect_request("**/api/v1/search?q=web-worker"):
             tab.keyboard.type("web-worker")
             tab.keyboard.press("Enter")
-        while not (held and held[-1].request.url.endswith("web-worker")):
-            tab.wait_for_timeout(5)  # Playwright may report a request before it calls the route
+        wait_for(is_held)
         held[-1].continue_()
         tab.wait_for_url("**/processes/web-worker")
 
