@@ -161,9 +161,10 @@ def test_start_waits_for_a_job_that_is_restarted_by_policy(server: Server) -> No
     assert server.new_statuses("second-time") == ["starting", "running", "failed", "starting", "running", "finished"]
 
 
-def test_dependency_without_condition_is_met_by_a_finished_job(server: Server) -> None:
+def test_dependency_without_condition_starts_the_job_and_does_not_wait_for_its_end(server: Server) -> None:
     assert server.do("start", "beside").status == 200
-    assert server.new_statuses("quick")[-2:] == ["running", "finished"]
+    wait_for(lambda: server.new_statuses("quick")[-2:] == ["running", "finished"], about="the end of the job")
+    assert server.info("beside")["status"] == "running"
 
 
 def test_process_with_a_no_restart_exit_code_is_not_restarted(server: Server) -> None:
