@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import changed_constants
 import pytest
 from conftest import Serve, Server, is_alive, python_command, tags_by_pid, wait_for
 from requirements import NAMESPACES, ROOT_USER, require
 
 RunReporter = Callable[..., dict[str, Any]]
 
-IS_ROOT = os.geteuid() == 0
 NO_CGROUPS = ["unshare", "--mount", "sh", "-c", 'umount --all --types cgroup2 && exec "$@"', "sh"]
 
 REPORT = """
@@ -313,9 +313,8 @@ def test_stop_ends_a_daemon_that_cleared_its_environment(serve_cgroups: Serve) -
 def test_server_stop_ends_all_daemons(serve_cgroups: Serve, ends_first: bool) -> None:
     """Also if the process has just exited and the server is ending its daemon."""
     wait = "while not os.path.exists('hidden'): time.sleep(0.01)\n"
-    server = serve_cgroups(
-        {"forker": {"command": python_command(HIDDEN + (wait if ends_first else "time.sleep(1000)"))}}
-    )
+    code = HIDDEN + (wait if ends_first else "time.sleep(1000)")
+    server = serve_cgroups({"forker": {"command": python_command(code), "stop-timeout": "1s"}})
     server.do("start", "forker")
     file = server.folder / "hidden"
     wait_for(lambda: file.exists() and file.read_text())
@@ -426,7 +425,8 @@ if os.fork() == 0:
     os._exit(0)
 time.sleep(1000)
 """
-    server = serve({"breeder": {"command": python_command(code)}})
+    quickly = changed_constants.server_command(supervisor__maintenance__INTERVAL_SECONDS=0.1)
+    server = serve({"breeder": {"command": python_command(code)}}, command=quickly)
     server.do("start", "breeder")
     wait_for(file.exists)
     zombies = [Path("/proc", pid) for pid in file.read_text().split()]
