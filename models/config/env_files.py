@@ -63,13 +63,15 @@ def readable_by_others(paths: Sequence[str]) -> list[str]:
 def _content(path: str, waits: bool) -> bytes | None:
     name = path.removeprefix("-")
     try:
+        if not waits and stat.S_ISFIFO(Path(name).stat().st_mode):
+            raise _is_pipe(name)  # before it is opened: to open and close it would end its writer with SIGPIPE
         with open(name, "rb", opener=_open_at_once) as file:
             if not stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
                 content = file.read(MAX_BYTES + 1)
             elif waits:
                 content = _from_pipe(name, file.fileno())
             else:
-                raise EnvFileError(f"env-file {name}: is a pipe")
+                raise _is_pipe(name)
     except FileNotFoundError:
         if path.startswith("-"):
             return None
@@ -79,6 +81,10 @@ def _content(path: str, waits: bool) -> bytes | None:
     if len(content) > MAX_BYTES:
         raise EnvFileError(f"env-file {name}: is larger than 1 MiB")
     return content
+
+
+def _is_pipe(name: str) -> EnvFileError:
+    return EnvFileError(f"env-file {name}: is a pipe")
 
 
 def _open_at_once(name: str, flags: int) -> int:

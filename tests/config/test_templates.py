@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from conftest import open_for_writing, wait_for
 
 from models.config import env_files
 from models.config.env_files import EnvFileError
@@ -38,25 +39,6 @@ def faults(read: Read, text: str, **files: str) -> list[str]:
 
 
 # Replicas
-
-
-def test_a_pipe_is_read_until_it_is_closed_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-
-    def write() -> None:
-        with path.open("wb", buffering=0) as pipe:
-            pipe.write(b"A=1\n")
-            pipe.write(b"B=2\n")
-
-    with ThreadPoolExecutor(1) as threads:
-        writer = threads.submit(write)
-        assert env_files.read([str(path)]) == {"A": "1", "B": "2"}
-        writer.result()
-    monkeypatch.setattr(env_files, "_PIPE_SECONDS", 0.05)
-    with pytest.raises(EnvFileError, match=r"is a pipe that nobody wrote to and closed within 0\.05 s"):
-        env_files.read([str(path)])
-    assert env_files.digest([str(path)]) == env_files.digest([f"{path}.missing"])
 
 
 def test_a_template_is_expanded_to_its_replicas(read: Read) -> None:
@@ -213,6 +195,26 @@ def test_errors_have_no_lines_without_includes(read: Read) -> None:
 
 
 # Environment files
+
+
+def test_a_pipe_is_read_until_it_is_closed_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    def write() -> None:
+        pipe = wait_for(lambda: open_for_writing(path), about="a reader of the pipe")
+        os.write(pipe, b"A=1\n")
+        os.write(pipe, b"B=2\n")
+        os.close(pipe)
+
+    with ThreadPoolExecutor(1) as threads:
+        writer = threads.submit(write)
+        assert env_files.read([str(path)]) == {"A": "1", "B": "2"}
+        writer.result()
+    monkeypatch.setattr(env_files, "_PIPE_SECONDS", 0.05)
+    with pytest.raises(EnvFileError, match=r"is a pipe that nobody wrote to and closed within 0\.05 s"):
+        env_files.read([str(path)])
+    assert env_files.digest([str(path)]) == env_files.digest([f"{path}.missing"])
 
 
 @pytest.mark.parametrize(

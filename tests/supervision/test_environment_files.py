@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +13,12 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from conftest import Server, wait_for
+from conftest import Server, open_for_writing, wait_for
 
 from models.config import env_files
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
-from supervisor.children import orphans
+from supervisor.children import orphans, proc
 from supervisor.processes import adoption
 
 PROCESSES = "/api/v1/processes"
@@ -34,14 +35,6 @@ def slow(serve: Callable[..., Server], tmp_path: Path) -> tuple[Server, Path]:
     file.unlink()
     os.mkfifo(file)
     return server, file
-
-
-def open_for_writing(file: Path) -> int | None:
-    """Returns a descriptor to write to the pipe, or `None` while it has no reader."""
-    try:
-        return os.open(file, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:
-        return None
 
 
 def test_the_server_answers_while_an_environment_file_is_read(slow: tuple[Server, Path], tmp_path: Path) -> None:
@@ -71,6 +64,21 @@ def test_a_pipe_is_read_at_starts_only(serve: Callable[..., Server], tmp_path: P
     server.kill()
     server.start()
     assert server.info("slow")["pid"] == pid
+
+
+def test_a_writer_waits_for_the_start_while_the_configuration_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "variables"
+    os.mkfifo(file)
+    digest = env_files.digest([str(file)])
+    with subprocess.Popen(["sh", "-c", "echo; echo A=1 > variables"], cwd=tmp_path, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        wait_for(lambda: proc.stat(writer.pid)[0] == "S", about="a writer that waits for a reader")  # type: ignore[index]
+        assert env_files.digest([str(file)]) == digest
+        with pytest.raises(env_files.EnvFileError, match="is a pipe"):
+            env_files.read([str(file)], waits=False)
+        assert env_files.read([str(file)]) == {"A": "1"}
+    assert writer.returncode == 0
 
 
 def test_a_stop_overtakes_a_start_that_reads_its_environment_file(slow: tuple[Server, Path]) -> None:
