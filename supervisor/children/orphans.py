@@ -22,7 +22,7 @@ from attrs import frozen
 
 from supervisor.children import proc
 from supervisor.children.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Child, Children
-from supervisor.children.proc import Identity, boot_id, is_running, stat
+from supervisor.children.proc import Identity, boot_id, is_running, stat, threads
 
 log = logging.getLogger("orphans")
 
@@ -110,12 +110,8 @@ def _with_start(pid: int) -> tuple[int, int]:
 
 def _children(pid: int) -> list[int]:
     """The children of all threads of a process."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 (as above: each stop reads one)
-    except OSError:
-        return []
     pids: list[int] = []
-    for thread in threads:
+    for thread in threads(pid):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:  # noqa: PTH123 (as above)
             pids += map(int, file.readall().split())
     return pids

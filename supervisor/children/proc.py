@@ -42,24 +42,29 @@ def stat(pid: int) -> tuple[str, int, int, int] | None:
 
 def is_running(pid: int, state: str) -> bool:
     """Whether a process with this state letter runs. Its first thread is a zombie if it ended before the others."""
-    return state not in "ZX" or len(_threads(pid)) > 1
+    return state not in "ZX" or len(threads(pid)) > 1
 
 
 def environment(pid: int) -> bytes:
     """The environment that a process was started with; of one of its threads where the first has ended.
 
-    Raises `OSError`.
+    Empty where it cannot be read any more. Raises `PermissionError`.
     """
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except ProcessLookupError:
-        for thread in _threads(pid):
-            with contextlib.suppress(ProcessLookupError):
-                return Path(f"/proc/{pid}/task/{thread}/environ").read_bytes()
-        raise
+    if content := _environ(f"/proc/{pid}"):
+        return content
+    others = (thread for thread in threads(pid) if thread != str(pid))
+    return next(filter(None, (_environ(f"/proc/{pid}/task/{thread}") for thread in others)), b"")
 
 
-def _threads(pid: int) -> list[str]:
+def _environ(folder: str) -> bytes:
+    """That of a process or a thread; empty where it has ended (Linux before 6.16 reads it so, later ones fail)."""
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        return Path(f"{folder}/environ").read_bytes()
+    return b""
+
+
+def threads(pid: int) -> list[str]:
+    """The ids of its threads."""
     try:
         return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 (as `stat`)
     except OSError:

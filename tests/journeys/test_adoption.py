@@ -19,6 +19,8 @@ import pytest
 from conftest import Serve, Server, children_of, is_alive, python_command, tags_by_pid, wait_for
 
 from models.supervision.process import Status
+from supervisor.children import proc
+from supervisor.children.child import TAG_VARIABLE
 
 SLEEPER = {"command": "sleep 1000"}
 
@@ -149,6 +151,20 @@ def test_child_whose_first_thread_has_ended_is_adopted(serve: Serve, is_stored: 
     assert server.until("web", "running")["pid"] == pid
     assert server.do("stop", "web").status == 200
     assert not Path(f"/proc/{pid}").exists() or not os.listdir(f"/proc/{pid}/task")[1:]
+
+
+def test_the_environment_is_that_of_a_thread_where_the_first_has_ended(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve({"web": {"command": WITHOUT_FIRST_THREAD, "auto-start": True}})
+    pid = server.until("web", "running")["pid"]
+    wait_for(lambda: not is_alive(pid), about="the end of the first thread")
+    assert TAG_VARIABLE.encode() in proc.environment(pid)
+    read = proc._environ  # as Linux before 6.16: that of a zombie can be opened, and is empty
+    monkeypatch.setattr(proc, "_environ", lambda folder: b"" if folder == f"/proc/{pid}" else read(folder))
+    assert TAG_VARIABLE.encode() in proc.environment(pid)
+    assert server.do("stop", "web").status == 200
+    assert proc.environment(pid) == b""
 
 
 def test_children_are_adopted_after_each_kill_of_the_server(serve: Serve) -> None:
