@@ -30,6 +30,12 @@ async def yield_to_loop() -> None:
         await asyncio.sleep(0)
 
 
+def retrieve_exception(done: asyncio.Future[Any]) -> None:
+    """Retrieves an exception that nobody may wait for: asyncio would log it as an error."""
+    if not done.cancelled():
+        done.exception()
+
+
 class YieldingLock:
     """A lock that leaves some iterations of the loop to others before the next holder has it."""
 

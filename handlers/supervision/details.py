@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import asdict
-
-from handlers.http.serializers import Int32, instant
+from handlers.http.serializers import Int32, copied, instant
 from models.json_format import Instant, http_message
 from models.supervision.process import Status
 from models.supervision.runs import Outcome, Run, Trigger
@@ -93,10 +91,11 @@ def process_details(
 
 
 def process_schedule(report: ScheduleReport, last: Run | None) -> ProcessSchedule:
-    return ProcessSchedule(
+    return copied(
+        ProcessSchedule,
+        report,
         last_run=None if last is None else instant(last.start),
         last_outcome=None if last is None else last.outcome,
-        **asdict(report),
     )
 
 

@@ -30,7 +30,7 @@ from supervisor.processes.instance import ProcessInstance, StartCalledOff, next_
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.process import MANUAL, Process
 from supervisor.processes.state import ProcessState
-from supervisor.scheduling import BackgroundTasks, yield_to_loop
+from supervisor.scheduling import BackgroundTasks, retrieve_exception, yield_to_loop
 
 log = logging.getLogger("supervision")
 
@@ -410,7 +410,7 @@ async def _begin_all(processes: list[Process], do: Callable[[Process], Awaitable
     tasks: list[asyncio.Future[str]] = []
     for number, process in enumerate(processes, 1):
         task = asyncio.ensure_future(do(process))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have been cancelled
+        task.add_done_callback(retrieve_exception)  # the caller may have been cancelled
         tasks.append(task)
         if number % _BATCH == 0:
             await yield_to_loop()

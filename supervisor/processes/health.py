@@ -19,6 +19,7 @@ from models.config.redaction import shown_address, shown_words
 from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, TcpProbe
 from supervisor.children.child import TAG_VARIABLE, Children, Launch
 from supervisor.clock import Clock
+from supervisor.scheduling import retrieve_exception
 
 log = logging.getLogger("health")
 
@@ -117,7 +118,7 @@ class Prober:
                 raise_error=False,
                 streaming_callback=_discard,
             )
-            request.add_done_callback(lambda done: done.cancelled() or done.exception())  # the probe may have ended
+            request.add_done_callback(retrieve_exception)  # the probe may have ended
             response = await asyncio.shield(request)  # Tornado logs a trace where a cancelled request fails
         except (HTTPClientError, ValueError) as error:
             return str(error)

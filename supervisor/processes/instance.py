@@ -22,6 +22,7 @@ from supervisor.children.proc import tracer
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.log_files import tail
 from supervisor.processes.notify import NotifySocket
+from supervisor.scheduling import retrieve_exception
 
 _MAX_STDERR_BYTES = 4096
 _KILL_TIMEOUT_SECONDS = 10.0
@@ -61,7 +62,7 @@ class StartAttempt:
         """The spawn. It is completed even where the caller is cancelled: there is never half a start."""
         self.outcome: asyncio.Future[None] = loop.create_future()
         """Done when the process is running; holds `Failed` where it is not."""
-        self.outcome.add_done_callback(_retrieve)  # the caller may have left
+        self.outcome.add_done_callback(retrieve_exception)  # the caller may have left
         self._name = name
         self._called_off: asyncio.Future[None] = loop.create_future()
 
@@ -82,7 +83,7 @@ class StartAttempt:
     async def unless_called_off(self, work: Awaitable[Result]) -> Result:
         """Returns the result of `work`; cancels it, and raises `Failed`, where the attempt is called off first."""
         task: asyncio.Future[Any] = asyncio.ensure_future(work)
-        task.add_done_callback(_retrieve)  # it may fail although it is cancelled
+        task.add_done_callback(retrieve_exception)  # it may fail although it is cancelled
         try:
             await asyncio.wait({task, self._called_off}, return_when=asyncio.FIRST_COMPLETED)
             self.check()
@@ -100,12 +101,6 @@ class StartAttempt:
         self.phase = Phase.DONE
         if not self.outcome.done():
             self.outcome.set_exception(Failed(message, "START_FAILED"))
-
-
-def _retrieve(done: asyncio.Future[Any]) -> None:
-    """Retrieves an exception that nobody may wait for: asyncio would log it as an error."""
-    if not done.cancelled():
-        done.exception()
 
 
 class StartCalledOff(Failed):

@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import Executor
-from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -224,8 +223,8 @@ class MemoryLimits:
         ]
         if limited:
             pids = [instance.child.pid for _, instance in limited]
-            read = partial(list[int], map(tree_bytes, pids))
-            sizes = await asyncio.get_running_loop().run_in_executor(executor, read)
+            loop = asyncio.get_running_loop()
+            sizes = await loop.run_in_executor(executor, lambda: [tree_bytes(pid) for pid in pids])
             for (process, instance), size in zip(limited, sizes, strict=True):
                 process.on_memory(instance, size)
 
