@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
+import peewee
 from attrs import define, field
 
 from handlers.http.sse_connection import Stream
@@ -20,7 +21,7 @@ _MIN_CHECK_SECONDS = 2.0
 _MAX_CHECK_SECONDS = 10.0
 _CHECK_TIME_RATIO = 10.0
 """Credentials are checked every two seconds, or less often so that the checks take at most a tenth of the time."""
-_CREDENTIALS_PER_QUERY = 50
+CREDENTIALS_PER_QUERY = 50
 
 
 def key_of(credential: Credential | None) -> tuple[str, int] | None:
@@ -29,12 +30,12 @@ def key_of(credential: Credential | None) -> tuple[str, int] | None:
 
 
 @define(eq=False)
-class _Opened:
-    """The streams that were opened with one credential."""
+class StreamGroup:
+    """All streams opened with one credential (None: anonymous), and the last id sent to each."""
 
-    credential: Credential
-    left: Callable[[_Opened], None]
-    streams: set[Stream] = field(factory=set)
+    credential: Credential | None
+    left: Callable[[StreamGroup], None]
+    streams: dict[Stream, int] = field(factory=dict)
     leave: Callable[[Stream], None] = field(init=False)
     """One bound method for all streams: each access would create another object."""
 
@@ -42,9 +43,28 @@ class _Opened:
         self.leave = self._leave
 
     def _leave(self, stream: Stream) -> None:
-        self.streams.discard(stream)
+        self.streams.pop(stream, None)
         if not self.streams:
             self.left(self)
+
+    def close(self) -> None:
+        for stream in tuple(self.streams):
+            stream.close()
+
+
+class StreamGroups(dict[tuple[str, int] | None, StreamGroup]):
+    """Open streams by the identity of their credential."""
+
+    def add(self, stream: Stream, credential: Credential | None, last_id: int = 0) -> None:
+        """Adds a stream until it is closed."""
+        group = self.setdefault(key_of(credential), StreamGroup(credential, self._forget))
+        group.streams[stream] = last_id
+        stream.when_closed(group.leave)
+
+    def _forget(self, group: StreamGroup) -> None:
+        key = key_of(group.credential)
+        if self.get(key) is group:
+            del self[key]
 
 
 class StreamCredentials:
@@ -52,43 +72,35 @@ class StreamCredentials:
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
-        self._opened: dict[tuple[str, int] | None, _Opened] = {}
+        self._groups = StreamGroups()
         self._checking: asyncio.Task[None] | None = None
 
     def add(self, stream: Stream, credential: Credential) -> None:
         """Watches a stream until it is closed."""
-        opened = self._opened.setdefault(key_of(credential), _Opened(credential, self._forget))
-        opened.streams.add(stream)
-        stream.when_closed(opened.leave)
-        if self._checking is None and self._opened:
+        self._groups.add(stream, credential)
+        if self._checking is None and self._groups:
             self._checking = asyncio.get_running_loop().create_task(self._check(), name="credentials of streams")
-
-    def _forget(self, opened: _Opened) -> None:
-        key = key_of(opened.credential)
-        if self._opened.get(key) is opened:
-            del self._opened[key]
 
     async def _check(self) -> None:
         spent = 0.0
         try:
-            while self._opened:
+            while self._groups:
                 await asyncio.sleep(min(max(_MIN_CHECK_SECONDS, spent * _CHECK_TIME_RATIO), _MAX_CHECK_SECONDS))
                 begin = time.monotonic()
                 try:
                     await self._end_expired()
-                except Problem as problem:
-                    log.error("the credentials of streams could not be checked: %s", problem.message)
+                except (peewee.PeeweeException, Problem) as error:
+                    log.error("the credentials of streams could not be checked: %s", error)
                 spent = time.monotonic() - begin
         finally:
             self._checking = None
 
     async def _end_expired(self) -> None:
-        all_opened = list(self._opened.values())
-        for first in range(0, len(all_opened), _CREDENTIALS_PER_QUERY):
-            some = all_opened[first : first + _CREDENTIALS_PER_QUERY]
-            valid = await self._accounts.are_valid([opened.credential for opened in some])
-            for opened, is_valid in zip(some, valid, strict=True):
+        groups = [(group, credential) for group in self._groups.values() if (credential := group.credential)]
+        for first in range(0, len(groups), CREDENTIALS_PER_QUERY):
+            some = groups[first : first + CREDENTIALS_PER_QUERY]
+            valid = await self._accounts.are_valid([credential for _, credential in some])
+            for (group, _), is_valid in zip(some, valid, strict=True):
                 if not is_valid:
-                    for stream in tuple(opened.streams):
-                        stream.close()
+                    group.close()
             await asyncio.sleep(0)

@@ -8,17 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import ClassVar
 
 import peewee
-from attrs import define, field
 from tornado.iostream import StreamClosedError
 
 from handlers.http.sse import RETRY_MILLISECONDS, block
 from handlers.http.sse_connection import Stream
-from handlers.http.stream_credentials import key_of
+from handlers.http.stream_credentials import CREDENTIALS_PER_QUERY, StreamGroup, StreamGroups
 from handlers.http.stream_handler import LAST_EVENT_ID, Streaming
 from handlers.openapi.describe import EVENT_STREAM, Endpoint, free_text
 from handlers.routing import Route
@@ -37,7 +36,6 @@ CONNECTED = block("connected", "{}", retry=RETRY_MILLISECONDS)
 _REPLAY_EVENTS = 100
 _BATCH_EVENTS = 100
 _MAX_ID_DIGITS = 18
-_GROUPS_PER_QUERY = 50
 _SLICE_SECONDS = 0.002
 
 
@@ -83,40 +81,13 @@ class Readable:
         return self._public | {id for id, project in self._others.items() if permissions.may_read(now.user, project)}
 
 
-@define(eq=False)
-class Group:
-    """All streams opened with one credential (None: anonymous), and the last id sent to each."""
-
-    credential: Credential | None
-    left: Callable[[Group], None]
-    streams: dict[Stream, int] = field(factory=dict)
-    leave: Callable[[Stream], None] = field(init=False)
-    """One bound method for all streams: each access would create another object."""
-
-    def __attrs_post_init__(self) -> None:
-        self.leave = self._leave
-
-    def _leave(self, stream: Stream) -> None:
-        self.streams.pop(stream, None)
-        if not self.streams:
-            self.left(self)
-
-    @property
-    def key(self) -> tuple[str, int] | None:
-        return key_of(self.credential)
-
-    def close(self) -> None:
-        for stream in tuple(self.streams):
-            stream.close()
-
-
 class Runs:
     """Sends every run to every stream that may read it: checked once per credential, encoded once for all."""
 
     def __init__(self, tracker: Tracker, clock: Clock) -> None:
         self._tracker = tracker
         self._clock = clock
-        self._groups: dict[tuple[str, int] | None, Group] = {}
+        self._groups = StreamGroups()
         self._waiting: dict[int, RunUpdate] = {}
         self._last_sent: int | None = None
         self._sending: asyncio.Task[None] | None = None
@@ -139,13 +110,7 @@ class Runs:
 
     def add(self, stream: Stream, credential: Credential | None, after: int) -> None:
         """Sends the stream every readable run from now on whose id is above `after`."""
-        group = self._groups.setdefault(key_of(credential), Group(credential, self._is_empty))
-        group.streams[stream] = max(after, self.last_sent)
-        stream.when_closed(group.leave)
-
-    def _is_empty(self, group: Group) -> None:
-        if self._groups.get(group.key) is group:
-            del self._groups[group.key]
+        self._groups.add(stream, credential, max(after, self.last_sent))
 
     async def _send(self) -> None:
         try:
@@ -154,9 +119,7 @@ class Runs:
                     await self._deliver(await self._in_order())
                 except (peewee.PeeweeException, Problem) as error:
                     log.error("run events could not be sent, so their streams end: %s", error)
-                    for group in tuple(
-                        self._groups.values()
-                    ):  # clients reconnect with Last-Event-ID and get the missed events
+                    for group in tuple(self._groups.values()):  # clients reconnect and get the missed events
                         group.close()
                 await asyncio.sleep(0)  # a client that reads fast enough has an empty buffer at the next batch
         finally:
@@ -177,8 +140,8 @@ class Runs:
             batch = updates[start : start + _BATCH_EVENTS]
             readable, joined = await self._readable(batch), Joined(batch)
             groups = tuple(self._groups.values())
-            for first in range(0, len(groups), _GROUPS_PER_QUERY):
-                some = groups[first : first + _GROUPS_PER_QUERY]
+            for first in range(0, len(groups), CREDENTIALS_PER_QUERY):
+                some = groups[first : first + CREDENTIALS_PER_QUERY]
                 for group, ids in zip(some, await self._may(readable, some), strict=True):
                     if ids is None:
                         group.close()
@@ -190,11 +153,11 @@ class Runs:
     async def _readable(self, batch: Sequence[RunUpdate]) -> Readable:
         return await self._tracker.read_fast(lambda: Readable(self._clock, batch))
 
-    async def _may(self, readable: Readable, groups: Sequence[Group]) -> Sequence[frozenset[int] | None]:
+    async def _may(self, readable: Readable, groups: Sequence[StreamGroup]) -> Sequence[frozenset[int] | None]:
         """`Readable.by` for each group."""
         return await self._tracker.read_fast(lambda: [readable.by(group.credential) for group in groups])
 
-    async def _to_group(self, group: Group, joined: Joined, ids: frozenset[int], pace: Pace) -> None:
+    async def _to_group(self, group: StreamGroup, joined: Joined, ids: frozenset[int], pace: Pace) -> None:
         whole, first = joined.of(ids), joined.first
         if not whole:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -9,13 +10,18 @@ import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import changed_constants
+import peewee
 import pytest
-from conftest import Serve, Server, Stream, python_command, wait_for
+from conftest import TIMEOUT_SECONDS, Serve, Server, Stream, python_command, wait_for
 from http_checks import EVENT_FIELDS, check_error, check_problem, parse_compact, running_server, write_history
 from users import bearer, create_token, open_accounts
 
+from handlers.http import stream_credentials
+from handlers.http.stream_credentials import StreamCredentials
+from models.errors import Unavailable
 from models.supervision.events import Entry
 from models.supervision.process import Status
 from models.tracker.tables import reports
@@ -104,9 +110,7 @@ def test_a_stream_ends_when_its_token_is_revoked(server: Server, path: str) -> N
     assert stream.status == 200
     with open_accounts(server.data):
         reports.execute_sql("UPDATE token SET revoked_at = 1")
-    with contextlib.suppress(EOFError):
-        while True:
-            stream.next()
+    list(remaining_events(stream))
     stream.close()
 
 
@@ -119,10 +123,23 @@ def test_a_stream_ends_with_its_token_also_after_the_store_could_not_be_read(ser
     with open_accounts(one.data):
         reports.execute_sql("UPDATE away SET revoked_at = 1")
         reports.execute_sql("ALTER TABLE away RENAME TO token")
-    with contextlib.suppress(EOFError):
-        while True:
-            stream.next()
+    list(remaining_events(stream))
     stream.close()
+
+
+def test_the_check_of_credentials_survives_any_error_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_credentials, "_MIN_CHECK_SECONDS", 0.01)
+
+    async def work() -> None:
+        answers = iter((peewee.DatabaseError("the connection broke"), Unavailable("not now"), [False]))
+        checks = StreamCredentials(Mock(are_valid=AsyncMock(side_effect=answers)))
+        stream, ended = Mock(), asyncio.Event()
+        stream.close.side_effect = ended.set
+        checks.add(stream, Mock(kind="token", id=1))
+        await asyncio.wait_for(ended.wait(), TIMEOUT_SECONDS)
+        stream.when_closed.call_args.args[0](stream)
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("path", [*STREAMS, "/sse", "/api/v1/processes/logs/idle?download=true"])
