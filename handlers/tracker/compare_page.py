@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from handlers.routing import Route
-from handlers.tracker import serializers as shaping
+from handlers.tracker import serializers
 from handlers.tracker.pages import ReadPage, took
 from handlers.tracker.responses import ComparisonInfo
 from handlers.web.layout import change, figure
@@ -96,7 +96,7 @@ class ComparePage(ReadPage):
 
     def _values(self, base: str, head: str) -> dict[str, Any]:
         pair = visibility.pair(self.caller.user, base, head)
-        compared, differences = shaping.comparison_info(comparison.compare(*pair)), comparison.differences(*pair)
+        compared, differences = serializers.comparison_info(comparison.compare(*pair)), comparison.differences(*pair)
         worse, better = sides(compared, differences)
         return {
             "comparison": compared,

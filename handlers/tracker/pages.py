@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from handlers.base import Page, frame_key, rendered, set_page_headers, write_long_page
-from handlers.http import serializers
 from handlers.http.permissions import READ
+from handlers.http.serializers import duration_text
 from handlers.routing import Route
-from handlers.tracker import plots
-from handlers.tracker import serializers as shaping
+from handlers.tracker import plots, serializers
 from handlers.tracker.base import in_snapshot, send_kept, test_argument
 from handlers.tracker.forms import TrackedPage
 from handlers.tracker.lists import bounded
@@ -74,7 +73,7 @@ def took(ms: int | None) -> str:
         return NOTHING
     if ms < 1000:
         return f"{ms} ms"
-    return f"{ms / 1000:.1f} s" if ms < 60_000 else serializers.duration_text(ms * 1000)
+    return f"{ms / 1000:.1f} s" if ms < 60_000 else duration_text(ms * 1000)
 
 
 def size(count: int) -> str:
@@ -165,7 +164,7 @@ class Projects(ReadPage):
         wanted = read_table(f"{self.prefix}/projects", self.query(), _PROJECT_SORTS, verdicts)
         matches = [
             status
-            for status in projects.standings
+            for status in projects.statuses
             if wanted.q.lower() in status.project.name.lower() and wanted.status in ("", status.health.value)
         ]
         table, shown = page_of(wanted, matches, _PROJECT_SORTS)
@@ -176,7 +175,7 @@ class Projects(ReadPage):
             snippet=self.snippet("my-project"),
             table=table,
             table_statuses=[(verdict.value, verdict.value, count) for verdict, count in projects.counts],
-            is_empty=not projects.standings,
+            is_empty=not projects.statuses,
         )
 
 
@@ -207,17 +206,17 @@ class ProjectPage(ReadPage):
         project = visibility.project(user, id)
         limits = self.thresholds(project)
         shown = queries.listing(project.id, limit, branch=branch, flag=flag)
-        (standing,) = project_status.of([project], self.config.tracker.quality_gate)
+        (status,) = project_status.of([project], self.config.tracker.quality_gate)
         branches, flags = queries.branches_overview(project.id, limits.base_branch), queries.flags(project.id)
         return {
             "project": project,
             "gate": limits,
-            "standing": standing,
+            "status": status,
             "branches": branches,
             "flags": flags,
             "rows": self._rows(shown, queries.before_each(shown)),
             "shown": len(shown),
-            "tests": [shaping.flaky_info(test) for test in flaky.tests(project.id)],
+            "tests": [serializers.flaky_info(test) for test in flaky.tests(project.id)],
             "writes": permissions.may_write(user, project),
             **self._trend(
                 project,
@@ -228,7 +227,10 @@ class ProjectPage(ReadPage):
         }
 
     def _rows(self, shown: Sequence[Run], before: Mapping[int, int]) -> bytes:
-        """Renders the rows of the run table; each links the comparison with the run before it."""
+        """Renders the rows of the run table; each links the comparison with the run before it.
+
+        `shown` are the named tuples of `queries.listing`: the cache compares them by value, models by their id alone.
+        """
         cache: FragmentCache = self.settings["fragments"]
         helpers = {"base": self.prefix, "kind": kind, "took": took, **template_helpers()}
 
@@ -237,7 +239,7 @@ class ProjectPage(ReadPage):
             return cache.get(
                 ("run", self.prefix, previous, run),
                 lambda: self.render_string(
-                    "tracker/run_row.html", run=shaping.run_info(run), previous=previous, **helpers
+                    "tracker/run_row.html", run=serializers.run_info(run), previous=previous, **helpers
                 ),
             )
 
@@ -246,7 +248,7 @@ class ProjectPage(ReadPage):
     def _trend(self, project: Project, branch: str | None, flag: str | None, plotted: int) -> dict[str, Any]:
         """The plots of the runs of one flag: different flags are not comparable."""
         newest = queries.listing(project.id, plotted, branch=branch, flag=flag)
-        shown = [shaping.run_info(run) for run in newest]
+        shown = [serializers.run_info(run) for run in newest]
         trend = plots.trend(shown) if len(shown) > 1 else None
         coverage_trend = plots.coverage_trend(shown) if len(shown) > 1 else None
         return {
@@ -313,7 +315,7 @@ class RunPage(ReadPage):
         health, reason = project_status.judge(run, verdict)
         return {
             "project": project,
-            "detail": shaping.run_detail(run, project, verdict, detail, coverage.files(run), {}),
+            "detail": serializers.run_detail(run, project, verdict, detail, coverage.files(run), {}),
             "run_health": health,
             "reason": reason,
             "baseline": baseline,
@@ -352,7 +354,7 @@ def _failures(run: Run, project: Project, baseline: int | None, query: Mapping[s
         "failures_url": lambda **changes: f"?{_query(**{**filters, **changes})}#failures",
         "owners": owners.of_tests(project.id, tests),
         "since": {
-            test: shaping.since(first, project.repo_url)
+            test: serializers.since(first, project.repo_url)
             for test, first in first_failures.first_failures(run, tests).items()
         },
         "categories": {case.test_id: triage.category(rules, case.type, case.message, case.stack) for case in cases},
@@ -389,7 +391,7 @@ def _patch(run: Run) -> PatchInfo | None:
     """The coverage of changed lines; None if no upload of the run had a diff."""
     if run.patch_covered is None:
         return None
-    return shaping.patch_info(run, patch.coverage([run.id]), None, patch.MAX_DIFF_FILES)
+    return serializers.patch_info(run, patch.coverage([run.id]), None, patch.MAX_DIFF_FILES)
 
 
 def _coverage_tree(run: Run, baseline: Run | None, folder: str) -> dict[str, Any]:

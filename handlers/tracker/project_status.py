@@ -29,7 +29,7 @@ class ProjectStatuses:
     """The projects that a caller may read, worst first, at one version of the store."""
 
     version: object
-    standings: list[ProjectStatus]
+    statuses: list[ProjectStatus]
     trends: dict[int, Trend] = field(factory=dict)
     """The trends of the projects that pages have shown, by the id of the run that is judged."""
     counts: list[tuple[Health, int]] = field(init=False)
@@ -37,7 +37,7 @@ class ProjectStatuses:
 
     @counts.default
     def _count(self) -> list[tuple[Health, int]]:
-        return [(verdict, sum(standing.health is verdict for standing in self.standings)) for verdict in Health]
+        return [(verdict, sum(status.health is verdict for status in self.statuses)) for verdict in Health]
 
 
 class ProjectStatusCache:
@@ -60,8 +60,8 @@ class ProjectStatusCache:
 
     async def _read(self, caller: object, user: User | None) -> ProjectStatuses:
         version, settings = await self._tracker.read_fast(reports.version), self._quality_gate
-        standings = await self._tracker.run(lambda: in_snapshot(lambda: project_status.visible_to(user, settings)))
-        statuses = self._cache[caller] = ProjectStatuses(version, standings)
+        found = await self._tracker.run(lambda: in_snapshot(lambda: project_status.visible_to(user, settings)))
+        statuses = self._cache[caller] = ProjectStatuses(version, found)
         self._cache.move_to_end(caller)
         if len(self._cache) > _MAX_CALLERS:
             self._cache.popitem(last=False)
@@ -95,7 +95,7 @@ def sparkline(values: Sequence[float | None]) -> str:
     )
 
 
-def render_rows(page: Base, standings: Sequence[ProjectStatus], trends: Mapping[int, Trend]) -> bytes:
+def render_rows(page: Base, statuses: Sequence[ProjectStatus], trends: Mapping[int, Trend]) -> bytes:
     """Renders the rows of the project list. Runs in a worker."""
     cache: FragmentCache = page.settings["fragments"]
     helpers = {"base": page.prefix, "health": health, "change": layout.change, **layout.template_helpers()}
@@ -115,7 +115,7 @@ def render_rows(page: Base, standings: Sequence[ProjectStatus], trends: Mapping[
             ),
         )
 
-    return b"".join(map(row, standings))
+    return b"".join(map(row, statuses))
 
 
 async def projects_of(page: Base) -> ProjectStatuses:

@@ -73,7 +73,7 @@ class Overview(Page):
         releases = await release_summary(self.charts, self.request)
         changes = [
             *_process_changes(events.content),
-            *_run_changes(projects.standings),
+            *_run_changes(projects.statuses),
             *_release_changes(releases),
         ]
         write_page(
@@ -89,16 +89,14 @@ class Overview(Page):
             status_of=layout.status_of,
             trouble=[row_of(process, self.supervision.context.prober) for process in troubled[:_MAX_TROUBLED]],
             trouble_count=len(troubled),
-            projects=len(projects.standings),
+            projects=len(projects.statuses),
             verdicts=projects.counts,
-            worst=[project for project in projects.standings[:_MAX_TROUBLED] if project.health in _PROBLEMS],
+            worst=[project for project in projects.statuses[:_MAX_TROUBLED] if project.health in _PROBLEMS],
             health=health,
             releases=releases,
             release_state=release_state,
             host_plots=_host_plots(self),
-            has_problems=bool(
-                troubled or releases.failed or any(one.health in _PROBLEMS for one in projects.standings)
-            ),
+            has_problems=bool(troubled or releases.failed or any(one.health in _PROBLEMS for one in projects.statuses)),
             changes=nlargest(_MAX_CHANGES, changes, key=lambda change: change.at),
         )
 
@@ -143,8 +141,8 @@ def _process_changes(events: Iterable[Entry]) -> Iterator[Change]:
         yield Change(process_url(event.process), event.process, layout.status_of(event.new), event.at)
 
 
-def _run_changes(standings: Iterable[ProjectStatus]) -> Iterator[Change]:
-    runs = ((standing.newest, standing.project.name) for standing in standings if standing.newest is not None)
+def _run_changes(statuses: Iterable[ProjectStatus]) -> Iterator[Change]:
+    runs = ((status.newest, status.project.name) for status in statuses if status.newest is not None)
     for run, name in nlargest(_MAX_CHANGES, runs, key=lambda pair: pair[0].created_at):
         state = layout.state(run.status.lower(), "good" if run.status == "PASSED" else "bad")
         yield Change(f"/runs/{run.id}", f"{name}, run {run.id}", state, run.created_at)

@@ -98,8 +98,8 @@ def _processes(page: Base, needle: str) -> list[SearchResult]:
 
 
 async def _projects(page: Base, needle: str) -> list[SearchResult]:
-    statuses = await projects_of(page)
-    found = (status for status in statuses.standings if needle in status.project.name.lower())
+    projects = await projects_of(page)
+    found = (status for status in projects.statuses if needle in status.project.name.lower())
     return [
         SearchResult("project", one.project.name, one.reason, one.health.value, f"/projects/{one.project.id}")
         for one in _best(found, lambda status: status.project.name, needle)
