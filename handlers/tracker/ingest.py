@@ -285,8 +285,8 @@ class Ingest(Base):
         arrival = self._open_arrival()
         upload, files = await self.tracker.ingest.spool(lambda: (arrival.upload(), arrival.files()))
         if not any(file.kind == "junit" for file in files):
-            flag = upload.perf_flag or upload.flag or _PERF_FLAG
-            upload = evolve(upload, flag=flag, perf_flag=flag)
+            default = upload.perf_flag or (None if upload.flag else _PERF_FLAG)
+            upload = evolve(upload, flag=default or upload.flag, perf_flag=default)
         await self.tracker.ingest.check(self.caller.user, upload.project)
         self._open_arrival()
         self._arrival = None  # the reader removes the folder

@@ -18,7 +18,6 @@ from models.tracker.tables import Run
 pytest_plugins = ["shared_server"]
 
 API = "/api/v1"
-DAY = 86_400 * records.SECOND
 
 
 def job(server: Server, project: str, report: str, key: str | None = "unit", attempt: int = 0, **parts: Any) -> Any:
@@ -263,6 +262,13 @@ def test_an_upload_of_another_flag_or_commit_warns_that_the_run_keeps_its_own(se
         "branch topic was ignored: the run of this key has the branch main",
     ]
     assert len(job(server, project, junit(9), commit="b")["warnings"]) == 1
+    facts = (
+        ("project", project),
+        ("runKey", f"{project} run"),
+        ("perf", "timeStamp,elapsed,label,success\n1,9,a,true\n"),
+    )
+    assert len(upload(server, *facts, ("flag", "ui"))["warnings"]) == 1, "of performance reports alone too"
+    assert upload(server, *facts)["warnings"] == []
 
 
 def test_a_run_is_finished_by_request(server: Server, project: str) -> None:
