@@ -160,7 +160,7 @@ class ChartHandler(Base):
             return read(self.operation.request_type, path, self._query(), body)
         self.parts.end()
         request = self.parts.last(REQUEST_PART)
-        body = await self._json(request.content, "request") if request is not None else {}
+        body = await self._json(request.content, REQUEST_PART) if request is not None else {}
         form_names = {declared.json_name for declared in self.operation.inputs if declared.source == "form"}
         form, files = {}, {}
         for part in self.parts.all:

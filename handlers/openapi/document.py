@@ -17,7 +17,7 @@ from handlers.openapi.describe import Body, Endpoint, Parameter
 from handlers.openapi.schemas import Components, Schema, object_schema
 from handlers.routing import Route, Service
 from models import VERSION
-from models.charts.parameters import Input
+from models.charts.parameters import REQUEST_PART, Input
 from models.charts.responses import LockDocument
 from models.config.settings import Config
 
@@ -235,9 +235,9 @@ def _chart_body(one: Operation) -> dict[str, Any]:
     whole = _object([each for each in one.inputs if each.source in ("form", "file")])
     encoding = {}
     if fields:
-        whole["properties"]["request"] = schema
-        whole["required"] += ["request"] if "required" in schema else []
-        encoding = {"request": {"contentType": "application/json"}}
+        whole["properties"][REQUEST_PART] = schema
+        whole["required"] += [REQUEST_PART] if "required" in schema else []
+        encoding = {REQUEST_PART: {"contentType": "application/json"}}
     encoding |= {each.json_name: {"contentType": GZIP} for each in one.inputs if each.source == "file"}
     return {"required": True, "content": {"multipart/form-data": {"schema": whole, "encoding": encoding}}}
 

@@ -236,7 +236,7 @@ class Charts:
         return {"helm": self.helm.is_there, "releases": self.has_cluster(Target()), **own}
 
     def work(self, request: Any = None) -> Work:
-        """The context of one request; it has to be closed."""
+        """The context of one request. It has to be closed where an operation runs in it: its folder is removed then."""
         return Work(self, self.choose(request) if self.choose else Target())
 
 

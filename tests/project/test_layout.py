@@ -6,7 +6,7 @@ import ast
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import pytest
@@ -27,12 +27,20 @@ def tree(name: str) -> ast.Module:
     return ast.parse((ROOT / name).read_text())
 
 
-def imported(name: str) -> Iterator[str]:
-    for node in ast.walk(tree(name)):
+@functools.cache
+def nodes(name: str) -> Sequence[ast.AST]:
+    return list(ast.walk(tree(name)))
+
+
+@functools.cache
+def imported(name: str) -> Set[str]:
+    found: set[str] = set()
+    for node in nodes(name):
         if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+            found.add(node.module)
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
+    return found
 
 
 def service_of(module: str) -> str | None:
@@ -62,7 +70,7 @@ def test_a_handler_uses_the_service_of_its_folder_only(name: str) -> None:
 def test_modules_and_classes_have_limited_length(name: str) -> None:
     too_long = {
         node.name
-        for node in ast.walk(tree(name))
+        for node in nodes(name)
         if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= MAX_CLASS_LINES
     }
     if len((ROOT / name).read_text().splitlines()) > MAX_MODULE_LINES:
@@ -73,9 +81,7 @@ def test_modules_and_classes_have_limited_length(name: str) -> None:
 @for_each_module
 def test_no_statement_has_numbered_placeholders(name: str) -> None:
     """Python 3.12.0 to 3.12.3 warn of `?1` with a sequence; warnings are errors in the tests."""
-    texts = [
-        node.value for node in ast.walk(tree(name)) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
+    texts = [node.value for node in nodes(name) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     assert [text for text in texts if re.search(r"\b(SELECT|INSERT|UPDATE|DELETE)\b[^;]*\?[1-9]", text)] == []
 
 
@@ -114,7 +120,7 @@ def test_there_are_no_circular_imports() -> None:
 @for_each_module
 def test_only_child_py_starts_processes(name: str) -> None:
     if name not in ("supervisor/children/child.py", "supervisor/cli/changed_lines.py"):  # the latter runs git in CI
-        assert "subprocess" not in set(imported(name))
+        assert "subprocess" not in imported(name)
         assert not re.search(r"\bos\.(fork|posix_spawn|system|popen|exec)|create_subprocess", (ROOT / name).read_text())
 
 
@@ -124,7 +130,7 @@ def test_only_one_statement_changes_the_status_of_a_process() -> None:
         (name, node.lineno)
         for name in NAMES
         if "/processes/" in name or "/supervision/" in name  # elsewhere a status is that of a release or a run
-        for node in ast.walk(tree(name))
+        for node in nodes(name)
         if isinstance(node, ast.Call)
         and getattr(node.func, "attr", "") == "_replace"
         and any(keyword.arg == "status" for keyword in node.keywords)
@@ -139,7 +145,7 @@ def test_every_module_has_a_docstring(name: str) -> None:
 
 @for_each_module
 def test_functions_have_limited_length(name: str) -> None:
-    functions = [node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [node for node in nodes(name) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     assert [f.name for f in functions if f.end_lineno and f.end_lineno - f.lineno >= MAX_FUNCTION_LINES] == []
 
 
@@ -175,6 +181,19 @@ def test_the_methods_named_in_the_design_document_exist() -> None:
     defined = set().union(*map(definitions, NAMES))
     assert len(methods) > 10
     assert methods - defined == set()
+
+
+def test_the_files_named_in_the_documents_exist() -> None:
+    texts = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    named = {
+        (text.name, found)
+        for text in texts
+        for found in re.findall(
+            r"`((?:models|supervisor|handlers|benchmarks|tests|\.ci)/[\w/.]+\.py)`", text.read_text()
+        )
+    }
+    assert len(named) > 20
+    assert [pair for pair in sorted(named) if not (ROOT / pair[1]).exists()] == []
 
 
 def definitions(name: str) -> set[str]:
