@@ -222,9 +222,10 @@ def kind_of(stderr: str, stdout: str = "") -> Kind:
 
 def problem_from_output(stderr: str, stdout: str = "") -> Problem:
     """Converts a failure of helm to the problem that the caller gets."""
-    kind, text = kind_of(stderr, stdout), _error_text(stderr)
-    if kind is _BAD_VALUES:
-        text = _QUOTED_VALUE.sub(lambda found: f"{found[1]}the value {found['what'] or '...'}", text)
+    kind = kind_of(stderr, stdout)
+    if kind is _BAD_VALUES:  # before the text is cut: a value whose end is missing would not be found
+        stderr = _QUOTED_VALUE.sub(lambda found: f"{found[1]}the value {found['what'] or '...'}", stderr)
+    text = _error_text(stderr)
     if kind.quoted:
         return kind.build(clean(kind.prefix + text) if text else "helm failed without a message")
     if kind.subject is not None:

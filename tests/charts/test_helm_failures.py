@@ -220,3 +220,7 @@ def test_schema_error_messages_have_no_values_of_the_caller() -> None:
     )
     cut = f"{FINDINGS}- at '/e': '{'hunter2' * 1000}' does not match pattern '^x'\n"
     assert "hunter2" not in helm_errors.problem_from_output(cut).message
+    head, tail = FINDINGS.split("- at '/a", 1)[0], "- at '/b': 'hunter2' does not match pattern '^z'\n"
+    for length in range(3700, 3900):  # the second value ends near the end of the text that is searched
+        text = f"{head}- at '/a': '{'x' * length}' does not match pattern '^x'\n{tail}"
+        assert "hunter2" not in helm_errors.problem_from_output(text).message
