@@ -7,6 +7,7 @@ headers that change neither the path nor the size of a file.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import re
 import tarfile
 import zlib
@@ -72,12 +73,13 @@ class Tarball:
     def __init__(self, file: IO[bytes], budget: Budget) -> None:
         self._unpacked = gzip.GzipFile(fileobj=file)
         self._budget = budget
-        self._files: set[str] = set()
+        self._files: dict[str, bytes] = {}
+        """The digest of each file."""
         self._folders: set[str] = set()
         self.top = ""
 
     def members(self) -> Iterator[Member]:
-        """Yields its files in order. Raises `Invalid`."""
+        """Yields its files in order, one that is repeated unchanged once. Raises `Invalid`."""
         try:
             for name, size, is_file in self._headers():
                 path = self._place(name, is_file)
@@ -85,7 +87,9 @@ class Tarball:
                     continue
                 if size > self._budget.limits.file:
                     raise Invalid(f"the chart's file {path} is larger than {self._budget.limits.file} bytes")
-                yield Member(path, self._read_padded(size))
+                data = self._read_padded(size)
+                if self._is_new(path, data):
+                    yield Member(path, data)
             self._end()
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise Invalid(f"the chart is not a gzip archive or is damaged: {error}") from None
@@ -152,7 +156,7 @@ class Tarball:
 
     def _place(self, name: str, is_file: bool) -> str:
         """The path below the top folder. Raises `Invalid` if it leads outside or exists already."""
-        shown = name[:200].encode("ascii", "backslashreplace").decode()
+        shown = _shown(name)
         parts = name.removesuffix("/").split("/")
         if len(name) > _MAX_PATH_CHARACTERS or {"", ".", ".."} & set(parts) or re.search(r"[\x00-\x1f\x7f\\]", name):
             raise Invalid(f"the chart's archive has an entry with a bad name or outside its folder: {shown}")
@@ -161,11 +165,29 @@ class Tarball:
             raise Invalid(f"the chart's archive must have one top folder: {shown}")
         path = "/".join(parts[1:])
         above = {"/".join(parts[1:end]) for end in range(2, len(parts))}
-        if above & self._files or path in self._files or (is_file and path in self._folders):
+        if above & self._files.keys() or path in (self._folders if is_file else self._files):
             raise Invalid(f"the chart's archive has a duplicate entry: {shown}")
         self._folders |= above
-        (self._files if is_file else self._folders).add(path)
+        if not is_file:
+            self._folders.add(path)
         return path
+
+    def _is_new(self, path: str, data: bytes) -> bool:
+        """Whether the file is not one that was read before. Raises `Invalid` if its content is another.
+
+        helm packages a subchart that is in charts/ twice, as a folder and as an archive, with all of its files twice.
+        """
+        digest = hashlib.blake2b(data, digest_size=32).digest()
+        if path not in self._files:
+            self._files[path] = digest
+            return True
+        if self._files[path] != digest:
+            raise Invalid(f"the chart's archive has a duplicate entry: {_shown(f'{self.top}/{path}')}")
+        return False
+
+
+def _shown(name: str) -> str:
+    return name[:200].encode("ascii", "backslashreplace").decode()
 
 
 def _extended(data: bytes) -> dict[str, str]:

@@ -17,7 +17,7 @@ import pytest
 
 from models.charts import archive
 from models.charts.archive import ChartArchive
-from models.charts.tar_reader import ArchiveLimits
+from models.charts.tar_reader import ArchiveLimits, Budget, Tarball
 from models.errors import Invalid
 
 MIB = 1024**2
@@ -114,6 +114,27 @@ def test_a_file_with_the_path_of_a_folder_is_refused(tmp_path: Path) -> None:
         chart_servers.tar_archive([("demo/Chart.yaml", CHART), ("demo/a/b", b""), ("demo/a", b"")]),
         "duplicate",
     )
+
+
+def test_a_file_that_is_repeated_unchanged_counts_once(tmp_path: Path) -> None:
+    """helm repeats the files of a subchart that is in charts/ as a folder and as an archive."""
+    folder = tmp_path / "demo"
+    for chart in (folder, folder / "charts" / "sub"):
+        (chart / "templates").mkdir(parents=True)
+        (chart / "Chart.yaml").write_text(f"apiVersion: v2\nname: {chart.name}\nversion: 0.1.0\n")
+        (chart / "templates" / "a.yaml").write_text("a: {{ .Chart.Name }}\n")
+    chart_servers.run_helm(tmp_path, "package", "demo/charts/sub", "-d", "demo/charts")
+    chart_servers.run_helm(tmp_path, "package", "demo")
+    packed = (tmp_path / "demo-0.1.0.tgz").read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(packed)) as file:
+        assert file.getnames().count("demo/charts/sub/Chart.yaml") == 2
+    assert check_archive(tmp_path, packed).vendored == {("sub", "0.1.0")}
+    repeated = chart_servers.tar_archive(
+        [("demo/Chart.yaml", CHART), ("demo/a", b"1"), ("demo/a", b"1"), ("demo/b", b"")]
+    )
+    with io.BytesIO(repeated) as file_:
+        members = list(Tarball(file_, Budget(ArchiveLimits())).members())
+    assert [member.path for member in members] == ["Chart.yaml", "a", "b"]
 
 
 def test_entries_for_folders_are_optional(tmp_path: Path) -> None:
