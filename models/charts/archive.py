@@ -240,8 +240,8 @@ def show_chart(path: Path) -> str:
 
 
 def metadata(path: Path) -> dict[str, Any]:
-    """Chart.yaml of a checked archive with every scalar as helm's text of it."""
-    return _metadata({"Chart.yaml": show_chart(path).encode()})
+    """Chart.yaml of a checked archive, with its dependencies, and every scalar as helm's text of it."""
+    return _metadata({name: text.encode() for name, text in _read(path, {"Chart.yaml", "requirements.yaml"}).items()})
 
 
 def show_values(path: Path) -> str:

@@ -7,6 +7,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator
+from functools import cmp_to_key
 from typing import Any, ClassVar
 
 import yaml
@@ -34,30 +35,85 @@ _MAX_ALIAS_FACTOR, _FREE_ALIAS_NODES = 10, 1000
 _EVENTS_PER_CHECKPOINT = 1000
 _FAST_DUMP_COST = 4000
 """Characters dumped in a fraction of a millisecond; each value counts as ten."""
+_END = "\n...\n"
+"""The end of a document, which PyYAML writes if a text in it ends with empty lines."""
+_TEXT_TAG = "tag:yaml.org,2002:str"
+_PLAIN_TAGS = (_TEXT_TAG, "tag:yaml.org,2002:yaml")
+"""Text, and the lone characters `!`, `&` and `*`, which are quoted as signs of YAML."""
 _AMBIGUOUS_TAG = "tag:yaml.org,2002:some-number"
 
 
 class _QuotingDumper(_Dumper):  # type: ignore[misc]
-    """Quotes every string that some reader would take for another type; text of several lines is a block."""
+    """Quotes every string that some reader would take for another type; text of several lines is a block.
+
+    Quotes, the order of keys and line breaks are those of helm.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
+def _compare(one: str, other: str) -> int:
+    """Orders two keys as helm's YAML writer does: letters last, runs of digits by their value."""
+    at = _common_length(one, other)
+    if at in (len(one), len(other)):
+        return len(one) - len(other)
+    left, right = one[at], other[at]
+    if left.isalpha() or right.isalpha():
+        is_before = left < right if left.isalpha() and right.isalpha() else right.isalpha()
+    else:
+        before = one[len(one[:at].rstrip(_DIGITS)) : at].strip("0")
+        begins = "1" if before and "0" in (left, right) else ""
+        is_before = _number(one, at, begins) < _number(other, at, begins)
+    return -1 if is_before else 1
+
+
+def _common_length(one: str, other: str) -> int:
+    """The length of the common beginning, by comparing slices: keys may be long."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _number(key: str, at: int, begins: str) -> tuple[int, int, str]:
+    run = key[at : at + _MAX_DIGITS]
+    digits = run[: len(run) - len(run.lstrip(_DIGITS))]
+    return int(begins + digits or "0"), len(digits), key[at]
+
+
+_DIGITS = "0123456789"
+_MAX_DIGITS = 18
+_in_order = cmp_to_key(_compare)
+
+
+def _represent_object(dumper: Any, value: dict[str, Any]) -> Any:
+    is_simple = all(map(str.isalpha, value))
+    items = [(key, value[key]) for key in (sorted(value) if is_simple else sorted(value, key=_in_order))]
+    return dumper.represent_mapping("tag:yaml.org,2002:map", items)
+
+
 def _represent_text(dumper: Any, text: str) -> Any:
     lines = text.split("\n")
     is_block = len(lines) > 1 and text.strip() and not any(line != line.rstrip() for line in lines)
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if is_block else None)
+    is_ambiguous = len(lines) == 1 and dumper.resolve(yaml.ScalarNode, text, (True, False)) not in _PLAIN_TAGS
+    return dumper.represent_scalar(_TEXT_TAG, text, style="|" if is_block else '"' if is_ambiguous else None)
 
 
 _QuotingDumper.add_implicit_resolver(_AMBIGUOUS_TAG, _AMBIGUOUS_SCALAR, list("-+.0123456789yYnN"))
 _QuotingDumper.add_representer(str, _represent_text)
+_QuotingDumper.add_representer(dict, _represent_object)
 
 
 def dump(value: Any) -> str:
     """Writes a JSON value as YAML with sorted keys, as helm prints it; `{}` for an empty object."""
     try:
-        return str(yaml.dump(value, Dumper=_QuotingDumper, default_flow_style=False, allow_unicode=True, width=2**20))
+        text = yaml.dump(value, Dumper=_QuotingDumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
+        return str(text[: -len(_END)] + "\n" if text.endswith(_END) else text)
     except (RecursionError, UnicodeError):  # JSON is YAML, may be nested deeper and may contain lone surrogates
         return json.dumps(value, sort_keys=True, ensure_ascii=False) + "\n"
 
@@ -155,7 +211,10 @@ _MAX_TEXT_CHARACTERS = 512 * 1024
 _MAX_VALUE_DEPTH = 100
 
 _IMPLICIT = {
-    "int": (r"[-+]?(?:0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+|0|[1-9][0-9_]*)\Z", "-+0123456789"),
+    "int": (
+        r"[-+]?(?:0[bB]_*[01][01_]*|0[xX]_*[0-9a-fA-F][0-9a-fA-F_]*|0[oO]?_*[0-7][0-7_]*|0_*|[1-9][0-9_]*)\Z",
+        "-+0123456789",
+    ),
     "float": (
         r"[-+]?(?:(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))\Z"
         r"|\.(?:nan|NaN|NAN)\Z",
@@ -204,7 +263,7 @@ for _name, (_pattern, _first) in _IMPLICIT.items():
 _Values.add_constructor("tag:yaml.org,2002:int", _Values.whole_number)
 _Values.add_constructor("tag:yaml.org,2002:float", _Values.number)
 for _unknown in (None, "tag:yaml.org,2002:merge", "tag:yaml.org,2002:set", "tag:yaml.org,2002:omap",
-                 "tag:yaml.org,2002:pairs"):  # fmt: skip
+                 "tag:yaml.org,2002:pairs", "tag:yaml.org,2002:timestamp"):  # fmt: skip
     _Values.add_constructor(_unknown, _Values.untagged)
 
 
@@ -299,8 +358,10 @@ def load(text: str, where: str, takes_aliases: bool = True) -> dict[str, Any]:
         mark = getattr(fault, "problem_mark", None)
         at = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise Invalid(f"{where}: not YAML: {getattr(fault, 'problem', None) or 'it cannot be parsed'}{at}") from None
-    except (RecursionError, ValueError):
-        raise Invalid(f"{where}: nested too deeply, or a number is too large") from None
+    except RecursionError:
+        raise Invalid(f"{where}: nested too deeply") from None
+    except (ValueError, LookupError):  # `!!int abc`, `!!bool abc`, `!!float ""`
+        raise Invalid(f"{where}: a value does not fit its tag, or a number is too large") from None
     if any(document is not None for document in documents[1:]):
         raise Invalid(f"{where}: more than one document")
     value = documents[0] if documents else None

@@ -212,6 +212,9 @@ def test_values_equal_those_of_helm(
     own = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}"))
     assert own.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert yaml.safe_load(own.text) == (theirs or {})
+    if theirs:
+        options = ["--all"] if all_of_them == "true" else []
+        assert own.text == helm("get", "values", "-n", space, name, "-o", "yaml", *options)
     as_json = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}", Accept="application/json"))
     assert as_json.headers["Content-Type"] == "application/json"
     assert as_json.json == (theirs or {})
