@@ -135,6 +135,8 @@ def config_source(arguments: argparse.Namespace) -> str:
 
 def check(settings: Config, arguments: argparse.Namespace) -> int:
     """The verb `check`: prints that the configuration is valid; `main` has read it already."""
+    for line in loader.misspelt(os.environ):
+        print(line, file=sys.stderr)
     print(f"{config_source(arguments)}: the configuration is valid; processes: {len(settings.supervisor.processes)}")
     return 0
 
@@ -182,6 +184,8 @@ def main(argv: list[str] | None = None) -> int:
 
 async def serve(settings: Config, arguments: argparse.Namespace) -> None:
     """Runs until SIGTERM or SIGINT. Raises `CannotStart`."""
+    for line in loader.misspelt(os.environ):
+        log.warning("%s", line)
     set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MAX_FORM_ARGUMENTS)))
     check_installed(settings)
     context, sockets = tls(settings), listen(settings, arguments.systemd_sockets)

@@ -197,6 +197,14 @@ VARIABLES: frozenset[str] = frozenset(_VARIABLE_OF.values())
 """Every environment variable that sets a property; children do not inherit them."""
 
 
+def misspelt(environ: Mapping[str, str]) -> list[str]:
+    """A line for each variable that sets no property, but has almost the name of one that does."""
+    sections = tuple({f"{variable.partition('_')[0]}_" for variable in VARIABLES})
+    unknown = [name for name in environ if name.startswith(sections) and name not in VARIABLES]
+    found = ((name, parsers.closest(name, VARIABLES, 0.9)) for name in unknown)
+    return [f"{name} in the environment sets no property; did you mean {near}?" for name, near in found if near]
+
+
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str] | None = None) -> Config:
     """The configuration of the file at `path`, if any, overridden by the environment, then by `overrides`.
 

@@ -44,10 +44,15 @@ def shown(text: str) -> str:
 
 def suggestion(name: str, names: Iterable[str], above: str = "") -> str:
     """The end of a fault about an unknown name."""
-    import difflib  # 0.4 MB, for a fault only
+    close = closest(name.lower(), names)
+    return f"; did you mean {above}{close}?" if close else ""
 
-    close = difflib.get_close_matches(name.lower(), list(names), 1, 0.7)
-    return f"; did you mean {above}{close[0]}?" if close else ""
+
+def closest(name: str, names: Iterable[str], similarity: float = 0.7) -> str:
+    """The one of `names` that is most like `name`; empty where none is at least so similar."""
+    from difflib import get_close_matches  # 0.4 MB, for a fault only
+
+    return next(iter(get_close_matches(name, list(names), 1, similarity)), "")
 
 
 def text(raw: str) -> str:

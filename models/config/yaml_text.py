@@ -182,12 +182,12 @@ def _found(patterns: Sequence[str], folder: Path, fault: Fault) -> Iterator[Path
 
 
 def _included(file: Path, folder: Path, fault: Fault) -> Raw:
-    shown = str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)
-    tree = Yaml(file, lambda where, why: fault(where.replace(str(file), shown, 1), why), included_as=shown).read()
+    place = str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)
+    tree = Yaml(file, lambda where, why: fault(where.replace(str(file), place, 1), why), included_as=place).read()
     if not isinstance(tree, Mapped):
         return tree
     for key, line in _others(tree):
-        fault(f"{shown}:{line}", f"{key}: an included file may hold only {' and '.join(_ALLOWED)}")
+        fault(f"{place}:{line}", f"{key}: an included file may hold only {' and '.join(_ALLOWED)}")
     kept = {key: value for key, value in tree.items() if key == "supervisor" or key.startswith(_ALLOWED)}
     return tree.like(kept)
 

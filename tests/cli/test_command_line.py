@@ -72,6 +72,17 @@ def test_check_accepts_a_valid_configuration_and_creates_nothing(tmp_path: Path)
     assert [one.name for one in tmp_path.iterdir()] == ["pilothouse.yaml"]
 
 
+def test_a_misspelt_variable_is_reported(tmp_path: Path) -> None:
+    done = pilothouse(tmp_path, "check", SERVER_PROT="1", SERVER_PORT="2", SERVER_NAME="example.org", PORT="3")
+    line = "SERVER_PROT in the environment sets no property; did you mean SERVER_PORT?"
+    assert (done.returncode, done.stderr) == (0, f"{line}\n")
+    held = socket.create_server(("127.0.0.1", 0))
+    with held:
+        started = pilothouse(tmp_path, "--port", str(held.getsockname()[1]), SERVER_PROT="1")
+    assert started.returncode == 1
+    assert f"WARNING server: {line}" in started.stderr
+
+
 @pytest.mark.parametrize("content", [None, "", "{}\n", "# nothing\n"])
 def test_a_server_without_a_configuration_has_no_processes(tmp_path: Path, content: str | None) -> None:
     if content is not None:
