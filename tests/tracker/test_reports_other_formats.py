@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from report_readers import Totals, only_case, read_coverage_report, read_test_report, totals_of
+from report_readers import Totals, case_fields, only_case, read_coverage_report, read_test_report, totals_of
 
 from models.tracker.reports import json_tests
 from models.tracker.reports.base import BadReport, CaseStatus, Limits
@@ -107,31 +107,6 @@ not ok 4 - unfinished # todo write it
 ok 5
 """
 
-TAP_NODE = """TAP version 13
-# Subtest: outer
-    # Subtest: inner one
-    ok 1 - inner one
-      ---
-      duration_ms: 0.5
-      ...
-    # Subtest: inner two
-    not ok 2 - inner two
-      ---
-      duration_ms: 1.5
-      error: 'boom'
-      ...
-    1..2
-not ok 1 - outer
-  ---
-  duration_ms: 3
-  type: 'suite'
-  error: '1 subtest failed'
-  ...
-1..1
-# tests 3
-# fail 1
-"""
-
 CUCUMBER = json.dumps(
     [
         {
@@ -196,13 +171,6 @@ def test_report_under_the_wrong_part_is_refused_with_its_format(format: str) -> 
     document = (SAMPLES.get(format) or COVERED[format])[0]
     with pytest.raises(BadReport, match=f"{format} is a .*expected one of"):
         _ = read_coverage_report(document) if format in SAMPLES else read_test_report(document)
-
-
-def case_fields(document: str) -> list[tuple[Any, ...]]:
-    return [
-        (case.class_name, case.name, case.status, case.duration_ms, case.failure_message)
-        for case in read_test_report(document)[1]
-    ]
 
 
 def test_class_name_of_an_nunit_2_case_is_part_of_its_name() -> None:
@@ -270,55 +238,6 @@ def test_tap_has_diagnostics_skips_and_todos() -> None:
         "duration_ms: 12.5\nmessage: 'expected 1'\nseverity: fail\nFailed test 'fails'"
     )
     assert read_test_report(TAP13, Limits(suite="unit"))[0].suites[0].name == "unit"
-
-
-def test_tap_test_point_that_summarizes_a_subtest_is_not_a_test() -> None:
-    assert case_fields(TAP_NODE) == [
-        ("outer", "inner one", PASSED, 0, None),
-        ("outer", "inner two", FAILED, 2, "boom"),
-    ]
-
-
-TAP = {
-    "version 12 without a version": ("1..2\nok 1 a\nnot ok 2 b\n", (2, 1, 0, 0, 0)),
-    "a plan at the end": ("ok 1 a\nok 2 b\n1..2\n", (2, 0, 0, 0, 0)),
-    "output between": ("npm test\n1..1\nhello\nok 1 a\nbye\n", (1, 0, 0, 0, 0)),
-    "all skipped": ("1..0 # SKIP no network\n", (0, 0, 0, 0, 0)),
-    "fewer than planned": ("1..3\nok 1 a\n", (2, 0, 1, 0, 0)),
-    "more than planned": ("1..1\nok 1 a\nok 2 b\n", (3, 0, 1, 0, 0)),
-    "no plan": ("ok 1 a\n", (2, 0, 1, 0, 0)),
-    "bail out": ("1..3\nok 1 a\nBail out! no database\n", (2, 0, 1, 0, 0)),
-    "a passed todo": ("1..1\nok 1 a # todo\n", (1, 0, 0, 0, 0)),
-    "an escaped hash": ("1..1\nnot ok 1 a \\# skip\n", (1, 1, 0, 0, 0)),
-    "no numbers": ("TAP version 14\n1..2\nok - a\nnot ok - b\n", (2, 1, 0, 0, 0)),
-    "a block without its end": ("1..1\nnot ok 1 a\n  ---\n  x: y\n", (1, 1, 0, 0, 0)),
-    "a subtest that failed by its plan": (
-        "TAP version 14\n# Subtest: s\n    1..2\n    ok 1 a\nnot ok 1 - s\n1..1\n", (2, 1, 0, 0, 0),
-    ),
-    "a subtest in a subtest": (
-        "TAP version 14\n    # Subtest: t\n        ok 1 a\n        1..1\n    ok 1 - t\n    1..1\nok 1 - s\n1..1\n",
-        (1, 0, 0, 0, 0),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", TAP)
-def test_totals_of_tap(what: str) -> None:
-    document, wanted = TAP[what]
-    assert totals_of(read_test_report(document)[0]) == wanted
-
-
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ("error: |-\n    Expected: 1\n    more", "Expected: 1"),
-        ("message: >\n\n    folded", "folded"),
-        ("error: 'quoted: text'", "quoted: text"),
-    ],
-)
-def test_the_message_of_a_test_point_of_tap(field: str, message: str) -> None:
-    document = f"TAP version 14\nnot ok 1 - a\n  ---\n  {field}\n  code: 'E'\n  ...\n1..1\n"
-    assert only_case(read_test_report(document)[1]).failure_message == message
 
 
 def steps(*results: dict[str, Any]) -> list[dict[str, Any]]:
