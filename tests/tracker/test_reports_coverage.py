@@ -195,6 +195,15 @@ def test_lcov_counts_each_file_once() -> None:
     assert (covered(file), missed(file), file.branch_covered, file.branch_missed) == ([1], [2], 1, 1)
 
 
+@pytest.mark.parametrize(
+    "records", [("DA:1,0\nBRDA:1,0,0,-\nBRDA:1,0,1,-",), ("DA:1,0\nBRDA:1,0,0,-\nBRDA:1,0,1,-", "DA:1,1")]
+)
+def test_branches_of_a_file_count_if_none_of_them_is_covered(records: tuple[str, ...]) -> None:
+    report, files = read_coverage_report("".join(f"SF:a.c\n{record}\nend_of_record\n" for record in records))
+    assert (files["a.c"].branch_covered, files["a.c"].branch_missed) == (0, 2)
+    assert (report.branch_covered, report.branch_missed) == (0, 2)
+
+
 # --- OpenCover ---
 
 
@@ -232,6 +241,17 @@ def test_totals_of_opencover(what: str) -> None:
     document, wanted = OPENCOVER[what]
     report, _ = read_coverage_report(document)
     assert (report.format, totals(report)) == ("OpenCover", wanted)
+
+
+@pytest.mark.parametrize(
+    ("line", "branches"),
+    [('sl="1"', (1, 1)), ("", (1, 1)), ('sl="16707566"', (None, None))],
+    ids=["line", "old", "hidden"],
+)
+def test_opencover_branches(line: str, branches: tuple[int | None, int | None]) -> None:
+    points = [f'<BranchPoint vc="{hits}" path="{hits}" {line}/>' for hits in (0, 1)]
+    report, _ = read_coverage_report(opencover(module(point(1, 1, 1, ""), *points, ref='<FileRef uid="2"/>')))
+    assert (report.branch_covered, report.branch_missed) == branches
 
 
 def test_opencover_point_has_its_line() -> None:

@@ -38,7 +38,7 @@ class CoverageFiles:
         self._size = 0
 
     def add_lines(self, path: str, lines: Mapping[int, bool]) -> None:
-        """Adds lines of a file; a key is 0 to 2^61. Raises ReportTooLarge."""
+        """Adds lines of a file; a key is that of `FileCoverage.lines`. Raises ReportTooLarge."""
         units = self._units.get(path)
         if units is None:
             if len(self._units) >= self._limits.files:
@@ -56,8 +56,9 @@ class CoverageFiles:
 
     def repeat_branches(self, path: str, covered: int, missed: int) -> None:
         """Takes counts of branches that may have been reported before: the better counts are kept."""
-        before = self._branches.get(path, (0, 0))
-        self._branches[path] = max(before, (covered, missed), key=lambda counts: (counts[0], -counts[1]))
+        if covered + missed:
+            before = self._branches.get(path, (covered, missed))
+            self._branches[path] = max(before, (covered, missed), key=lambda counts: (counts[0], -counts[1]))
 
     def emit(
         self, lines_of: Callable[[Iterable[int]], dict[int, bool]] | None = None

@@ -318,7 +318,7 @@ class OpenCover(XmlReader):
             self._points, self._branches = {}, {}
 
     def _branch(self, attributes: Attributes) -> None:
-        if not line_number(attributes.get("sl")):
+        if "sl" in attributes and not line_number(attributes["sl"]):  # OpenCover before 4.6 has no lines of branches
             return
         file = attributes.get("fileid") or self._file
         covered, missed = self._branches.get(file, (0, 0))
