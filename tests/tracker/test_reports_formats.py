@@ -89,16 +89,24 @@ def test_crashed_trx_run_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counters", "wanted"),
+    ("outcome", "counters", "wanted"),
     [
-        ('total="5" failed="2" error="1"', (5, 2, 1, 0, 0)),
-        ('total="9" executed="6" failed="1" timeout="1" aborted="2" notExecuted="2" inconclusive="1"', (9, 1, 3, 3, 0)),
-        ('total="5" executed="3" passed="3" failed="0" notExecuted="0"', (5, 0, 0, 2, 0)),  # VSTest
-        ('total="2" executed="7"', (2, 0, 0, 0, 0)),
+        ("Failed", 'total="5" failed="2" error="1"', (5, 2, 1, 0, 0)),
+        (
+            "Failed",
+            'total="9" executed="6" failed="1" timeout="1" aborted="2" notExecuted="2" inconclusive="1"',
+            (9, 1, 3, 3, 0),
+        ),
+        ("Completed", 'total="5" executed="3" passed="3" failed="0" notExecuted="0"', (5, 0, 0, 2, 0)),  # VSTest
+        ("Completed", 'total="2" executed="7"', (2, 0, 0, 0, 0)),
+        ("Failed", 'total="3" executed="3" passed="3" failed="0"', (4, 0, 1, 0, 0)),
+        ("Aborted", 'total="0"', (1, 0, 1, 0, 0)),
     ],
 )
-def test_trx_without_results_counts_by_its_counters(counters: str, wanted: tuple[int, ...]) -> None:
-    summary = f'<ResultSummary outcome="Failed"><Counters {counters}/></ResultSummary>'
+def test_trx_without_results_counts_by_its_counters_and_outcome(
+    outcome: str, counters: str, wanted: tuple[int, ...]
+) -> None:
+    summary = f'<ResultSummary outcome="{outcome}"><Counters {counters}/></ResultSummary>'
     assert read_totals(trx(summary=summary)) == wanted
 
 

@@ -280,9 +280,10 @@ class Trx(XmlReader):
 
     def report(self, format: str, digest: str) -> TestReport:
         if self._failure and not self._totals.has_failures(self._suite):
+            declared = self._suite.declared
             if self._suite.cases:
                 self._totals.add(self._suite, self._failure)
-            elif self._failure.stack:  # else the counters alone count
+            elif self._failure.stack or not (declared.failed or declared.errors):
                 self._suite.failure = self._failure
         self._totals.close(self._suite)
         return self._totals.report(format, digest)
