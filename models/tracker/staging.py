@@ -58,6 +58,8 @@ _TABLES = """
         branch_covered INTEGER, branch_missed INTEGER, covered BLOB, missed BLOB, repository_path TEXT);
     BEGIN;
 """
+_FREE_TEXTS = ("failures", "clusters", "outputs")
+"""Tables whose texts may have NUL (from JSON), at which SQLite's `length` and `substr` end."""
 _NAMES = re.findall(r"CREATE TABLE (\w+)", _TABLES)
 _OF_CASES = ("cases", "places", "failures", "outputs")
 _OF_KIND = {"jacoco": ("files",), "perf": ("perf",)}
@@ -256,12 +258,18 @@ class StagedRows:
     def _insert(self, table: str, rows: list[Sequence[Any]]) -> None:
         placeholders = ", ".join("?" * len(rows[0]))
         statement = f"INSERT OR REPLACE INTO {table} VALUES ({placeholders})"  # noqa: S608 (our own table names)
+        if table in _FREE_TEXTS:
+            rows = [tuple(map(_without_nul, row)) for row in rows]
         try:
             self._store.executemany(statement, rows)
         except UnicodeEncodeError:
             self._store.executemany(statement, [tuple(map(_clean, row)) for row in rows])
         except OverflowError:
             raise BadReport("it has a number that is too large to store") from None
+
+
+def _without_nul(value: Any) -> Any:
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
 def _clean(value: Any) -> Any:

@@ -112,6 +112,16 @@ def test_a_test_has_the_fields_of_a_failure_without_outputs(server: Server, run:
     assert (quick["owner"], quick["category"], quick["failureType"]) == (None, None, None)
 
 
+def test_texts_do_not_end_at_nul(server: Server) -> None:
+    case = {"name": "t", "status": "failed", "duration": 1, "message": "a\0b", "trace": "at a\0 at b"}
+    report = {"results": {"tool": {"name": "x"}, "tests": [{**case, "stdout": ["x" * 9000 + "\0the end"]}]}}
+    run = upload(server, ("project", "nul"), ("junit", json.dumps(report)))
+    (failure,) = read(server, f"runs/{run['runId']}")["failures"]
+    assert failure["failureMessage"] == "a\ufffdb"
+    assert failure["stackTrace"] == "at a\ufffd at b"
+    assert failure["systemOut"].endswith("xxx\ufffdthe end")
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
