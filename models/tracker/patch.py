@@ -25,6 +25,10 @@ _MAX_COMMIT_CHARACTERS = 2000
 
 TOO_LARGE = "the diff is too large"
 COMBINED = "the diff is a combined diff of a merge; compare two commits with git diff BASE HEAD"
+SEVERAL = (
+    "the diff changes a file more than once, as patches of several commits do; compare two with git diff BASE HEAD"
+)
+_WITHOUT = "; make it with git diff, without --word-diff"
 _NO_DIFF = 'diff is neither a unified diff nor {"base","head","files":{PATH:[[FIRST,LAST]]}}'
 _UNIFIED = re.compile(rb"^(?:diff |--- |\+\+\+ |Index: |Binary files |Only in )", re.MULTILINE)
 """How a line of a unified diff begins, also of one without a changed line."""
@@ -36,6 +40,12 @@ Ranges = list[tuple[int, int]]
 FileState = Literal["MEASURED", "NOT_COVERABLE", "NO_LINE_DATA"]
 
 _GIT_HEADER = re.compile(rb'diff --git "?([a-z0-9]/)?')
+_OLD_FILE = re.compile(rb'--- "?([a-z0-9]/)?')
+_COLOURED = re.compile(rb"^\x1b\[[0-9;]*m(?:diff |--- )", re.MULTILINE)
+"""How a file begins in a diff that git has coloured (`color.ui=always`)."""
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*[mK]")
+_LINE_KINDS = (b" ", b"+", b"-", b"\\", b"", b"\r")
+"""How a line of a hunk begins. Some programs remove the space of an empty line."""
 _PREFIXES: Mapping[bytes, tuple[bytes, ...]] = {
     b"a/": (b"b/",),
     b"b/": (b"a/",),
@@ -108,12 +118,14 @@ def read_diff(data: bytes) -> Diff:
     if len(data) > MAX_DIFF_BYTES:
         return Diff({}, problem=TOO_LARGE)
     data = _utf8(data)
+    if _COLOURED.search(data):
+        data = _COLOUR.sub(b"", data)
     if data.lstrip()[:1] == b"{":
         diff = _from_json(data)
     elif _COMBINED.search(data):
         diff = Diff({}, problem=COMBINED)
     elif not data.strip() or _UNIFIED.search(data):
-        diff = Diff(_from_unified(data))
+        diff = _from_unified(data)
     else:
         raise Invalid(_NO_DIFF)
     if len(diff.files) > MAX_DIFF_FILES or sum(map(len, diff.files.values())) > MAX_DIFF_RANGES:
@@ -152,26 +164,39 @@ def _ranges(values: Any) -> Ranges:
     return [range for range in ranges if range[0] <= range[1]]
 
 
-def _from_unified(data: bytes) -> dict[str, Ranges]:
+def _from_unified(data: bytes) -> Diff:
     files: dict[str, Ranges] = {}
     path: str | None = None
-    prefixes: tuple[bytes, ...] = (b"b/",)
+    is_in_file = is_changed = False
+    prefixes: tuple[bytes, ...] | None = None
     old = new = line = 0
-    for text in data.split(b"\n"):
+    for number, text in enumerate(data.split(b"\n"), 1):
         if old > 0 or new > 0:  # within a hunk, a line may begin like a header
             kind = text[:1]
-            if kind == b"+":
-                _extend(files.setdefault(path or "", []), line)
+            if kind not in _LINE_KINDS:
+                return Diff({}, problem=f"line {number} of the diff begins with neither a space, + nor -{_WITHOUT}")
+            if kind == b"+" and path is not None:
+                _extend(files[path], line)
             old -= kind not in (b"+", b"\\")
             new -= kind not in (b"-", b"\\")
             line += kind not in (b"-", b"\\")
+            is_changed |= kind in (b"+", b"-")
+            if not (is_changed or old > 0 or new > 0):
+                return Diff({}, problem=f"the hunk that ends in line {number} of the diff changes no line{_WITHOUT}")
         elif match := _GIT_HEADER.match(text):
             prefixes = _PREFIXES.get(match[1] or b"", ())  # none with `diff.noprefix`
+        elif prefixes is None and (match := _OLD_FILE.match(text)):
+            prefixes = (b"b/",) if text.startswith(b"--- /dev/null") else _PREFIXES.get(match[1] or b"", ())
         elif text.startswith(b"+++ "):
-            path = _path(text[4:], prefixes)
-        elif (hunk := _HUNK.match(text)) and path is not None:
+            path, is_in_file, prefixes = _path(text[4:], (b"b/",) if prefixes is None else prefixes), True, None
+            if path in files:
+                return Diff({}, problem=SEVERAL)
+            if path is not None:
+                files[path] = []
+        elif is_in_file and (hunk := _HUNK.match(text)):
             old, line, new = int(hunk[1] or 1), int(hunk[2]), int(hunk[3] or 1)
-    return {path: ranges for path, ranges in files.items() if path}
+            is_changed = False
+    return Diff({path: ranges for path, ranges in files.items() if ranges})
 
 
 def ranges_of(lines: Iterable[int]) -> Ranges:

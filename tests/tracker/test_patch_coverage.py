@@ -39,6 +39,14 @@ def measure(server: Server, project: str, *parts: tuple[str, str | bytes]) -> tu
 
 # Diffs
 
+DELETED_LINES = (
+    "--- a/y\n+++ /dev/null\n@@ -1,2 +0,0 @@\n--- a/z\n---\n"
+    "Index: b/x.py\n--- b/x.py\t(revision 1)\n+++ b/x.py\t(revision 2)\n@@ -0,0 +1 @@\n+a\n"
+)
+COLOURED = (
+    "\x1b[1m--- a/x.py\x1b[m\n\x1b[1m+++ b/x.py\x1b[m\n\x1b[36m@@ -1 +1 @@\x1b[m\n\x1b[31m-a\x1b[m\n"
+    "\x1b[32m+\x1b[m\x1b[32mb\x1b[m\x1b[41m\r\x1b[m\n"
+)
 QUOTED = '--- a/x\n+++ "b/\\303\\244 \\"q\\".py"\n@@ -0,0 +1 @@\n+a\n\\ No newline at end of file\n'
 
 
@@ -52,10 +60,13 @@ QUOTED = '--- a/x\n+++ "b/\\303\\244 \\"q\\".py"\n@@ -0,0 +1 @@\n+a\n\\ No newli
         ("--- a/x.py\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-a\n-b\n", {}),
         ("--- a/x.py\r\n+++ b/x.py\r\n@@ -1 +1 @@\r\n-a\r\n+b\r\n", {"x.py": [(1, 1)]}),
         (QUOTED, {'ä "q".py': [(1, 1)]}),
+        (DELETED_LINES, {"b/x.py": [(1, 1)]}),
+        (COLOURED, {"x.py": [(1, 1)]}),
         ("--- /dev/null\n+++ b/a b.py\t\n@@ -0,0 +1,2 @@\n+a\n+b\n", {"a b.py": [(1, 2)]}),
         (ranges({"x.py": [[3, 7], [9, 8]]}), {"x.py": [(3, 7)]}),
     ],
-    ids=["empty", "no context", "context", "like a header", "deleted", "CRLF", "quoted", "spaces", "ranges"],
+    ids=["empty", "no context", "context", "like a header", "deleted", "CRLF", "quoted", "deleted header",
+         "coloured", "spaces", "ranges"],
 )  # fmt: skip
 def test_the_changed_lines_of_a_diff(text: str, files: dict[str, Any]) -> None:
     marked = codecs.BOM_UTF8 + text.encode(), codecs.BOM_UTF16_LE + text.encode("utf-16-le")
@@ -79,6 +90,9 @@ HUNK = "@@ -1 +1 @@\n-a\n+b\n"
         ('diff --git "a/\\303\\274.py" "b/\\303\\274.py"\n--- a/x\n+++ "b/\\303\\274.py"\n', "ü.py"),
         ("rename from x.py\nrename to y.py\n--- a/x.py\n+++ b/y.py\n", "y.py"),
         ("diff -u old/x.py new/x.py\n--- old/x.py\t2026-01-01\n+++ new/x.py\t2026-01-02\n", "new/x.py"),
+        ("Index: b/x.py\n===\n--- b/x.py\t(revision 1)\n+++ b/x.py\t(working copy)\n", "b/x.py"),
+        ("diff -r 12 -r 34 b/x.py\n--- a/b/x.py\tThu Jan 01\n+++ b/b/x.py\tThu Jan 01\n", "b/x.py"),
+        ("\x1b[1mdiff --git a/x.py b/x.py\x1b[m\n\x1b[1m--- a/x.py\x1b[m\n\x1b[1m+++ b/x.py\x1b[m\n", "x.py"),
     ],
 )
 def test_the_path_of_a_changed_file_is_without_the_prefixes_of_git(head: str, path: str) -> None:
@@ -133,6 +147,43 @@ def test_a_combined_diff_of_a_merge_is_named_and_not_judged(server: Server, kind
     diff = f"diff --{kind} A.java\nindex 1,2..3\n--- a/A.java\n+++ b/A.java\n@@@ -1,1 -1,1 +1,2 @@@\n  a\n++b\n"
     run, found = measure(server, f"combined {kind}", ONE_LINE, ("diff", diff))
     assert (found["reason"], run["warnings"]) == (patch.COMBINED, [patch.COMBINED])
+
+
+def test_patches_of_several_commits_to_one_file_are_named_and_not_judged(server: Server) -> None:
+    first = "From 1 Mon Sep 17 00:00:00 2001\n\ndiff --git a/A.java b/A.java\n--- a/A.java\n+++ b/A.java\n" + HUNK
+    run, found = measure(server, "several", ONE_LINE, ("diff", first + "-- \n2.39.5\n\n" + first))
+    assert (found["reason"], run["warnings"]) == (patch.SEVERAL, [patch.SEVERAL])
+    assert read_diff((first + first.replace("A.java", "B.java")).encode()).files == {
+        "A.java": [(1, 1)],
+        "B.java": [(1, 1)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("@@ -1,2 +1,2 @@\nline 1\n[-line 2-]{+line two+}\n", 4),
+        ("@@ -1,2 +1,2 @@\n line 1\n~\n line\n-2\n+two\n~\n", 5),
+        ("@@ -1,9 +1,9 @@\n a\n-b\ndiff --git a/y b/y\n--- a/y\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n", 6),
+    ],
+    ids=["--word-diff", "--word-diff=porcelain", "cut short"],
+)
+def test_a_diff_by_words_or_without_all_its_lines_is_named_and_not_judged(text: str, number: int) -> None:
+    diff = read_diff(f"--- a/x.py\n+++ b/x.py\n{text}".encode())
+    assert diff.files == {}
+    assert (diff.problem or "").startswith(f"line {number} of the diff begins with neither a space, + nor -"), diff
+
+
+def test_a_hunk_without_a_changed_line_is_named_and_not_judged() -> None:
+    """As git diff --word-diff shows lines that are indented."""
+    text = "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n line 1\n  [-line 2-]{+line two+}\n"
+    diff = read_diff(text.encode())
+    assert diff.files == {}
+    assert (diff.problem or "").startswith("the hunk that ends in line 5 of the diff changes no line"), diff
+
+
+def test_a_coloured_combined_diff_is_named() -> None:
+    assert read_diff(b"\x1b[1mdiff --cc A.java\x1b[m\n\x1b[1mindex 1,2..3\x1b[m\n").problem == patch.COMBINED
 
 
 @pytest.mark.parametrize("name", ["diff", "paths", "codeowners"])
