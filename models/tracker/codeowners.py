@@ -16,7 +16,8 @@ _MAX_CACHED_FILES = 20_000
 
 _SECTION = re.compile(r"\^?\[([^\]]+)\](?:\[\d+\])?\s*(.*)")
 _OWNER = re.compile(r"@@?[\w.][\w./-]*|[^\s@]+@[^\s@]+\.[^\s@]+")
-_ESCAPED = re.compile(r"\\([ #!\\\[\]])")
+_SIGN = re.compile(r"\\.|\*+|.", re.DOTALL)
+"""A part of a pattern: an escaped character, a wildcard or another character."""
 
 
 @frozen
@@ -59,25 +60,31 @@ def parse(text: str) -> Codeowners:
     """The rules of a file. Lines that have no meaning are ignored, as GitHub and GitLab do."""
     sections: dict[str, list[Line]] = {"": []}
     lines, defaults = sections[""], tuple[str, ...]()
-    for raw in text.splitlines():
-        if not (row := raw.strip()) or row.startswith("#"):
-            continue
-        if (header := _SECTION.fullmatch(row)) and _owners(header[2]) is not None:
+    rows = [row for raw in text.splitlines() if (row := raw.strip()) and not row.startswith("#")]
+    has_sections = any(_header(row) for row in rows)
+    for row in rows:
+        if header := _header(row):
             lines = sections.setdefault(header[1].strip().lower(), [])
             defaults = _owners(header[2]) or ()
             continue
         pattern, rest = _split(row)
         is_excluded = pattern.startswith("!")
         owners = _owners(rest)
-        if owners is None or not (
-            pattern := _ESCAPED.sub(r"\1", pattern.removeprefix("!") if is_excluded else pattern)
-        ):
+        if owners is None or not (pattern := pattern.removeprefix("!")):
             continue
+        if has_sections and not pattern.startswith("/"):
+            pattern = f"**/{pattern}"  # of GitLab, where only a pattern with a slash before it begins at the root
         lines.append(Line(re.compile(_expression(pattern)), owners or defaults, is_excluded))
     for lines in sections.values():
         lines.reverse()
         lines.sort(key=lambda line: not line.is_excluded)
     return Codeowners([lines for lines in sections.values() if lines])
+
+
+def _header(row: str) -> re.Match[str] | None:
+    """The header of a section; None for another line."""
+    header = _SECTION.fullmatch(row)
+    return header if header and _owners(header[2]) is not None else None
 
 
 def _split(row: str) -> tuple[str, str]:
@@ -130,8 +137,14 @@ def _joined(groups: Sequence[Sequence[str]], end: str) -> str:
 
 
 def _segment(part: str) -> str:
-    """A part of a pattern between two slashes: `*` is any text, `?` any character."""
-    first, *rest = (re.escape(piece).replace(r"\?", "[^/]") for piece in re.sub(r"\*+", "*", part).split("*"))
+    """A part of a pattern between two slashes: `*` is any text, `?` any character, and `\\` escapes a character."""
+    pieces = [""]
+    for sign in _SIGN.findall(part):
+        if sign[0] == "*":
+            pieces.append("")
+        else:
+            pieces[-1] += "[^/]" if sign == "?" else re.escape(sign[-1])
+    first, *rest = pieces
     if not rest:
         return first
     middle = "".join(f"(?>[^/]*?{piece})" for piece in rest[:-1])

@@ -49,6 +49,9 @@ API = "/api/v1"
         ("config/[env]/x", ["config/[env]/x"], ["config/e/x"]),
         (r"a\ b", ["a b/c"], ["a"]),
         (r"\#x", ["#x"], ["x"]),
+        (r"f\*o", ["f*o"], ["foo"]),
+        (r"f\?o*", ["f?o", "f?o1"], ["fxo"]),
+        (r"a\\b*", ["a\\b1"], ["ab"]),
         ("/**", ["a", "a/b"], []),
         ("/", ["a"], []),
     ],
@@ -74,6 +77,14 @@ def test_the_last_line_wins_in_each_section() -> None:
         "x.secret": ("@all",),
     }
     assert {file: rules.of(file) for file in expected} == expected
+
+
+def test_a_path_in_a_file_with_sections_is_matched_in_any_folder_unless_it_begins_with_a_slash() -> None:
+    text = "docs/api/ @api\n/lib/*.py @lib\nx/*.md @md\n"
+    files = ["docs/api/a", "web/docs/api/a", "lib/a.py", "web/lib/a.py", "web/x/a.md", "web/x/y/a.md"]
+    assert [file for file in files if codeowners.parse(text).of(file)] == ["docs/api/a", "lib/a.py"]
+    gitlab = codeowners.parse(f"{text}[Other]\nnothing @o\n")
+    assert [file for file in files if gitlab.of(file)] == ["docs/api/a", "web/docs/api/a", "lib/a.py", "web/x/a.md"]
 
 
 def test_pathological_patterns_are_matched_quickly() -> None:
