@@ -39,6 +39,8 @@ _MIN_ROWS_TO_ANALYZE = 500
 _UNAVAILABLE = "the database is unavailable"
 _UNAVAILABLE_CLASSES = ("08", "28", "3D", "53", "57", "58")
 """SQLSTATE classes: connection, authorization, database name, resources, operator intervention, system error."""
+_TRANSACTION_TIMEOUT_STATES = ("25P03", "25P04")
+"""SQLSTATEs of a server that closed the connection because a transaction was idle, or open, for too long."""
 _READ_ONLY_STATE = "25006"
 """The SQLSTATE of a write on a read-only server: after a failover another server is the primary."""
 _NOTIFY_POLL_SECONDS, _PING_SECONDS = 0.5, 10.0
@@ -123,9 +125,11 @@ class _Adapter(peewee.Psycopg3Adapter):
         return psycopg.Binary
 
     def connect(self, db: Any, **params: Any) -> Connection:
-        connection = Connection.connect(**params, cursor_factory=psycopg.RawCursor)
+        connection = Connection.connect(**params, autocommit=True, cursor_factory=psycopg.RawCursor)
         connection.adapters.register_dumper(str, _Text)
         connection.adapters.register_loader("numeric", IntLoader)  # sums of integers are numeric
+        if connection.info.parameter_status("standard_conforming_strings") == "off":
+            connection.execute("SET standard_conforming_strings = on")  # off doubles backslashes in `_copy`
         return connection
 
 
@@ -212,11 +216,15 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
         return super().execute_sql(statement, params if names is None else [params[name] for name in names])
 
     def begin(self, lock_type: str = "IMMEDIATE", of: str = "") -> None:
-        """`IMMEDIATE` waits until no other transaction holds the write lock."""
+        """`IMMEDIATE` waits until no other transaction holds the write lock.
+
+        At a level above `READ COMMITTED`, which the database may have as its default, statements after the wait would
+        read a snapshot from before it.
+        """
         if lock_type != "IMMEDIATE":
             self.execute_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return
-        self.execute_sql("BEGIN")
+        self.execute_sql("BEGIN ISOLATION LEVEL READ COMMITTED")
         try:
             self.execute_sql("SELECT pg_advisory_xact_lock(?)", (self.lock_id(of),))
         except BaseException:
@@ -320,7 +328,6 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
 
     def _connect_listener(self) -> Connection:
         connection: Connection = self._adapter.connect(self, **self.connect_params)
-        connection.autocommit = True
         connection.response_seconds = _RESPONSE_GRACE_SECONDS
         return connection
 
@@ -356,7 +363,7 @@ def _translated(error: Exception, seconds: float) -> Exception:
     cause, state = _cause(error), _state(error)
     if isinstance(cause, psycopg.errors.QueryCanceled):
         return TimedOut(f"the query took longer than {seconds:g} s")
-    if state == _READ_ONLY_STATE:
+    if state == _READ_ONLY_STATE or state in _TRANSACTION_TIMEOUT_STATES:
         return peewee.OperationalError(_UNAVAILABLE)
     if isinstance(cause, psycopg.errors.ForeignKeyViolation):
         return peewee.OperationalError("an object that this refers to was deleted concurrently")

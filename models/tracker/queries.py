@@ -185,8 +185,12 @@ def listed(projects: Iterable[Project]) -> list[Listed]:
     return [Listed(project, facts[project.id][0], runs.get(facts[project.id][1])) for project in projects]
 
 
+# Named columns: PostgreSQL refuses a prepared `SELECT *` once a newer node has added a column.
+_BY_ID = f"SELECT {', '.join(_COLUMNS)} FROM run WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608 (columns)
+
+
 def runs_by_id(ids: Iterable[int]) -> dict[int, Run]:
-    rows = Run.raw("SELECT * FROM run WHERE id IN (SELECT value FROM json_each(?))", json.dumps(list(ids)))
+    rows = Run.raw(_BY_ID, json.dumps(list(ids)))
     return {row.id: row for row in rows}
 
 

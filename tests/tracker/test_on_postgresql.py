@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -142,12 +144,61 @@ def test_writer_that_cannot_get_the_lock_has_a_lock_timeout(store: str) -> None:
     reports.run_with_timeout(lambda: retention.forget_tests(0), 2)
 
 
+def test_writer_sees_what_was_committed_while_it_waited_for_the_lock(store: str) -> None:
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    reports.close()
+    names: list[list[str]] = []
+
+    def write() -> None:
+        reports.execute_sql("SET default_transaction_isolation = serializable")
+        with reports.atomic():
+            names.append([project.name for project in Project.select()])
+
+    with reports.connection_context(), reports.atomic():
+        thread = threading.Thread(target=lambda: reports.run_with_timeout(write, 20))
+        thread.start()
+        wait_for(lambda: ask(store, waiting) == [(1,)], about="a writer that waits")
+        Project.create(name="p", visibility="PUBLIC", created_at=1)
+    thread.join()
+    assert names == [["p"]]
+    reports.close_all()  # with the changed connection
+
+
 @pytest.mark.usefixtures("store")
 def test_reference_to_a_concurrently_deleted_row_is_an_operational_error() -> None:
     project = Project.create(name="p", visibility="PUBLIC", created_at=1)
     reports.close()
     with pytest.raises(peewee.OperationalError, match="was deleted concurrently"):
         reports.run_with_timeout(lambda: permissions.grant(project.id, 99, "OWNER", 1), 20)
+
+
+def test_staged_bytes_are_copied_whatever_the_setting_for_backslashes(postgresql: Postgresql, tmp_path: Path) -> None:
+    url, content = postgresql.fresh(), bytes(range(256))
+    ask(url, f"ALTER DATABASE {url.rpartition('/')[2]} SET standard_conforming_strings = off")
+    with contextlib.closing(sqlite3.connect(tmp_path / "staged")) as staged:
+        staged.execute("CREATE TABLE files (covered BLOB)")
+        staged.execute("INSERT INTO files VALUES (?)", (content,))
+        staged.commit()
+    reports.open(Path("/nowhere"), url)
+    with reports.spooled(tmp_path / "staged"):
+        assert reports.execute_sql("SELECT covered FROM files").fetchone() == (content,)
+    reports.close_all()
+
+
+def test_runs_are_read_while_a_newer_node_adds_columns(postgresql: Postgresql) -> None:
+    url = postgresql.fresh()
+    reports.open(Path("/nowhere"), url)
+    run = records.create_run(Project.create(name="p", visibility="PUBLIC", created_at=1))
+
+    def read() -> list[object]:
+        return [queries.run(run.id)[0], *queries.runs_by_id([run.id]).values(), queries.listing(run.project_id, 1)[0]]
+
+    for _ in range(8):  # the driver prepares a statement that it has run several times
+        read()
+    for table in ("run", "project"):
+        ask(url, f"ALTER TABLE {table} ADD COLUMN later BIGINT")
+    assert len(read()) == 3
+    reports.close_all()
 
 
 @pytest.mark.usefixtures("store")
@@ -212,6 +263,22 @@ def test_hung_database_is_reported_as_unavailable(postgresql: Postgresql, monkey
         assert {str(error) for error in found} == {"the database is unavailable"}
         assert len(attempts) == 1, "callers that waited for the failed attempt do not connect again"
     assert run_at_once(accounts.list_users) == [[]]  # the next caller after a failed attempt connects
+
+
+def test_transaction_that_the_server_ended_as_idle_is_reported_as_unavailable(store: str) -> None:
+    reports.close()
+    backend = "SELECT count(*) FROM pg_stat_activity WHERE pid = ?"
+
+    def idle() -> None:
+        (pid,) = reports.execute_sql("SELECT pg_backend_pid()").fetchone()
+        with reports.atomic():
+            reports.execute_sql("SET idle_in_transaction_session_timeout = 1")
+            wait_for(lambda: ask(store, backend, (pid,)) == [(0,)], about="the end of the connection")
+            accounts.create_user("ada", "!", "USER", 1)
+
+    with pytest.raises(peewee.OperationalError, match="database is unavailable"):
+        reports.run_with_timeout(idle, 20)
+    assert reports.run_with_timeout(accounts.list_users, 20) == []
 
 
 @pytest.mark.usefixtures("store")
