@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import configparser
 import glob
+import io
+import os
+import platform
 import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,15 @@ from models.config.settings import BadConfig
 
 OK, BAD_FILE, LEFT_OUT = 0, 2, 3
 
+_COMMENT = re.compile(r"(?:^|\s)[;#]")
 _EXPRESSION = re.compile(r"%%|%\((\w+)\)(0?[0-9]*)[sdi]")
-_VARIABLES = {"program_name": "name", "process_num": "num", "numprocs": "numprocs", "host_node_name": "node"}
+_VARIABLES = {"program_name": "name", "group_name": "name", "process_num": "num", "numprocs": "numprocs",
+              "host_node_name": "node"}  # fmt: skip
 _RESTART = {"true": "always", "unexpected": "on-failure", "false": "never"}
 _NO_FILES = ("AUTO", "NONE", "SYSLOG")
 _DEFAULT_PRIORITY = 999
-_TRUE = ("true", "yes", "on", "1")
+_READ_ELSEWHERE = ("supervisord", "supervisorctl", "unix_http_server", "inet_http_server", "rpcinterface", "group")
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 _SAME = {"command": "command", "directory": "directory", "user": "user", "umask": "umask", "numprocs": "numprocs",
          "numprocs_start": "numprocs-start", "process_name": "process-name", "priority": "order",
@@ -53,17 +59,26 @@ class Import:
     def __init__(self, path: Path) -> None:
         """Reads the file and those it includes. Raises `configparser.Error`, `OSError`, `UnicodeDecodeError`."""
         self.left_out: list[str] = []
+        self._known: Mapping[str, str] = {}
+        """The variables by `environment` of supervisord and of the program, which `%(ENV_X)s` prefers."""
+        self._group: str | None = None
+        """The group of the program whose texts are translated."""
+        self._path = path
         self._here = path.parent.absolute()
-        self._sections = _sections(path)
-        for pattern in shlex.split(self._sections.pop("include", {}).get("files", "")):
-            for file in sorted(glob.glob(str(self._here / pattern))):  # noqa: PTH207 (absolute patterns too)
-                self._add(_sections(Path(file)), file)
+        self._sections, self._places = _sections(path)
+        for pattern in self._sections.pop("include", {}).get("files", "").split():
+            files = sorted(glob.glob(str(self._here / _expanded(pattern))))  # noqa: PTH207 (absolute patterns too)
+            for file in files:
+                self._add(*_sections(Path(file)))
+            if not files:
+                self._omit("include", "files", f"no file matches {pattern}")
 
-    def _add(self, sections: Mapping[str, dict[str, str]], file: str) -> None:
+    def _add(self, sections: Mapping[str, dict[str, str]], places: Mapping[tuple[str, str], str]) -> None:
         """Adds those of an included file. Supervisord follows no `include` of it."""
+        self._places |= places
         for name, keys in sections.items():
             if name == "include":
-                self._omit("include", "", f"of the included file {file}, as supervisord does")
+                self._omit("include", "", "of an included file, as supervisord does")
             else:
                 self._sections.setdefault(name, {}).update(keys)
 
@@ -72,18 +87,15 @@ class Import:
         server = self._server()
         supervisor: dict[str, Any] = {}
         common = self._daemon(supervisor)
-        groups, processes = dict[str, Any](), dict[str, Any]()
+        groups, processes = self._groups(), dict[str, Any]()
         for section, keys in self._sections.items():
             kind, _, name = section.partition(":")
             if kind == "program":
+                self._group = next((group for group, members in groups.items() if name in members), None)
                 processes[name] = self._program(name, {**common, **keys})
-            elif kind == "group":
-                groups[name] = [member.strip() for member in keys.get("programs", "").split(",") if member.strip()]
-                if "priority" in keys:
-                    self._omit(section, "priority", "give the members an order")
             elif kind in ("eventlistener", "fcgi-program", "ctlplugin"):
                 self._omit(section, "", "follow /api/v1/processes/stream?notices=true" if kind[0] == "e" else "")
-            elif kind not in ("supervisord", "supervisorctl", "unix_http_server", "inet_http_server", "rpcinterface"):
+            elif kind not in _READ_ELSEWHERE:
                 self._omit(section, "", "is not known")
         if any("order" in process for process in processes.values()):
             for process in processes.values():
@@ -93,21 +105,57 @@ class Import:
         return {**({"server": server} if server else {}), "supervisor": supervisor}
 
     def _omit(self, section: str, key: str, why: str) -> None:
-        self.left_out.append(f"[{section}]{f' {key}' if key else ''}: left out{f' ({why})' if why else ''}")
+        self._report(section, key, f"left out{f' ({why})' if why else ''}")
+
+    def _report(self, section: str, key: str, text: str) -> None:
+        where = self._places.get((section, key)) or self._places.get((section, ""), str(self._path))
+        self.left_out.append(f"{where}: [{section}]{f' {key}' if key else ''}: {text}")
+
+    def report_fault(self, fault: str) -> None:
+        """Reports a fault that the check finds in the translation."""
+        programs = [
+            name for kind, _, name in (section.partition(":") for section in self._sections) if kind == "program"
+        ]
+        found = [name for name in programs if re.match(rf"{re.escape(f'supervisor.processes.{name}')}[.:]", fault)]
+        where = self._places.get((f"program:{max(found, key=len)}", ""), self._path) if found else self._path
+        self.left_out.append(f"{where}: check this: {fault}")
+
+    def _groups(self) -> dict[str, list[str]]:
+        """The groups with their programs. A group has no other members, because the rest is left out."""
+        groups: dict[str, list[str]] = {}
+        for section, keys in self._sections.items():
+            kind, _, name = section.partition(":")
+            if kind != "group":
+                continue
+            members = [member.strip() for member in keys.get("programs", "").split(",") if member.strip()]
+            if known := [member for member in members if f"program:{member}" in self._sections]:
+                groups[name] = known
+            for member in members:
+                if member not in known:
+                    self._omit(section, "programs", f"there is no [program:{member}]")
+            if "priority" in keys:
+                self._omit(section, "priority", "give the members an order")
+        return groups
 
     def _server(self) -> dict[str, Any]:
         server: dict[str, Any] = {}
         unix, inet = self._sections.get("unix_http_server"), self._sections.get("inet_http_server")
+        if unix is not None and "file" not in unix:
+            self._omit("unix_http_server", "", "it has no file")
+            unix = None
         if unix is not None:
             mode = unix.get("chmod", "0700").lstrip("0")
             server["unix-socket"] = {"path": self._text(unix["file"]), "mode": "0660" if mode[1:2] in "67" else "0600"}
             if mode[2:] not in ("0", ""):
                 self._omit("unix_http_server", "chmod", "others are never let in")
-            if ":" in unix.get("chown", ""):
-                server["unix-socket"]["group"] = unix["chown"].partition(":")[2]
+            if "chown" in unix:
+                _, separator, group = unix["chown"].partition(":")
+                server["unix-socket"] |= {"group": group} if separator else {}
+                self._omit("unix_http_server", "chown", "the socket belongs to the user of the server")
         if inet is not None and "port" in inet:
             host, _, port = inet["port"].rpartition(":")
-            server |= {"address": {"*": "0.0.0.0", "": "127.0.0.1"}.get(host, host), "port": int(port)}  # noqa: S104
+            address = "0.0.0.0" if host in ("", "*") else host.strip("[]")  # noqa: S104 (what supervisord does)
+            server |= {"address": address, "port": port}
         elif unix is not None:
             server["address"] = "none"
         for section, keys in (("unix_http_server", unix), ("inet_http_server", inet)):
@@ -125,41 +173,52 @@ class Import:
             self._omit("supervisord", "user", "start pilothouse as this user")
         for key in keys.keys() - _DAEMON - {"identifier", "user", "environment", "umask", "directory"}:
             self._omit("supervisord", key, "is not known")
-        self._environment = self._variables("supervisord", keys.get("environment", ""))
+        self._environment = self._known = self._variables("supervisord", keys.get("environment", ""))
         return {key: keys[key] for key in ("umask", "directory") if key in keys}
 
     def _program(self, name: str, keys: Mapping[str, str]) -> dict[str, Any]:
         section = f"program:{name}"
+        self._known = self._environment
+        environment = self._known = self._environment | self._variables(section, keys.get("environment", ""))
         process: dict[str, Any] = {_SAME[key]: self._text(value) for key, value in keys.items() if key in _SAME}
-        if "numprocs" not in keys:
-            if self._text(keys.get("process_name", "%(program_name)s")) == "${{ name }}":
-                process.pop("process-name", None)
-            else:
-                process["numprocs"] = 1
-        process |= {"auto-start": keys.get("autostart", "true").lower() in _TRUE}
+        process["auto-start"] = _boolean(keys.get("autostart", "true"))
         process.setdefault("start-seconds", 1)
         self._restart(section, keys, process)
         self._logs(section, keys, process)
-        environment = self._environment | self._variables(section, keys.get("environment", ""))
         process |= {"environment": environment} if environment else {}
+        if keys.get("numprocs", "1").strip() == "1":
+            self._single(process)
         for key in keys.keys() - _SAME.keys() - _SPECIAL - _ALWAYS_SO:
             self._omit(section, key, _LEFT_OUT.get(key, "is not known"))
         return process
 
+    def _single(self, process: dict[str, Any]) -> None:
+        """A program of one process has its name, unless `process_name` is another; a replica would have a number."""
+        process.setdefault("process-name", "${{ name }}")
+        if process["process-name"] != "${{ name }}" or "${{ num" in str(process):
+            process["numprocs"] = 1
+        else:
+            for key in ("process-name", "numprocs", "numprocs-start"):
+                process.pop(key, None)
+
     def _restart(self, section: str, keys: Mapping[str, str], process: dict[str, Any]) -> None:
         wanted = keys.get("autorestart", "unexpected").lower()
-        process["restart"] = _RESTART.get(wanted, "always" if wanted in _TRUE else "never")
+        process["restart"] = _RESTART.get(str(_boolean(wanted)).lower(), wanted)
         retries = keys.get("startretries", "3")
         if retries != "0":
-            process["restart-limit"] = int(retries)
+            process["restart-limit"] = int(retries) if retries.isdecimal() else retries
         else:
             self._omit(section, "startretries", "a restart-limit of 0 would be no limit")
-        codes = [code.strip() for code in keys.get("exitcodes", "0").split(",") if code.strip() not in ("", "0")]
+        listed = [code.strip() for code in keys.get("exitcodes", "0").split(",")]
+        if "0" not in listed:
+            self._omit(section, "exitcodes", "0 always counts as a success")
+        codes = [code for code in listed if code not in ("", "0")]
         process |= {"success-exit-codes": codes} if codes else {}
 
     def _logs(self, section: str, keys: Mapping[str, str], process: dict[str, Any]) -> None:
-        process |= {"redirect-stderr": True} if keys.get("redirect_stderr", "").lower() in _TRUE else {}
-        streams = ["stdout"] if process.get("redirect-stderr") else ["stdout", "stderr"]
+        if redirected := _boolean(keys.get("redirect_stderr", "false")):
+            process["redirect-stderr"] = redirected
+        streams = ["stdout"] if redirected else ["stdout", "stderr"]
         files = {stream: keys.get(f"{stream}_logfile", "AUTO") for stream in streams}
         forwarded = [
             stream
@@ -170,6 +229,7 @@ class Import:
         for stream in (stream for stream in streams if stream not in modes):
             process[f"{stream}-logfile"] = self._text(files[stream])
             process.setdefault("log-backups", 10)
+            self._separate(section, stream, process)
         is_captured = "AUTO" in modes.values() or not modes.keys().isdisjoint(forwarded)
         process |= {"log": "capture" if is_captured else "none"} if modes else {}
         for stream, mode in modes.items():
@@ -179,16 +239,36 @@ class Import:
             process["log-forward"] = "syslog"
             for stream in (stream for stream in streams if stream not in forwarded):
                 self._omit(section, f"{stream}_syslog", "both outputs go to syslog")
-        for key in ("maxbytes", "backups"):
-            own, other = f"stderr_logfile_{key}", f"stdout_logfile_{key}"
-            if own in keys and "stderr-logfile" in process and keys[own] != keys.get(other):
-                self._omit(section, own, "one bound counts for both files")
+        self._log_bounds(section, keys, process)
+
+    def _separate(self, section: str, stream: str, process: dict[str, Any]) -> None:
+        """Gives each replica a file of its own, which Pilothouse requires."""
+        path = Path(process[f"{stream}-logfile"])
+        if process.get("numprocs", "1") == "1" or "${{ num" in str(path) or path.is_relative_to("/dev"):
+            return
+        process[f"{stream}-logfile"] = own = str(path.with_name(f"{path.stem}-${{{{ num }}}}{path.suffix}"))
+        self._report(section, f"{stream}_logfile", f"changed to {own} (each replica has a file of its own)")
+
+    def _log_bounds(self, section: str, keys: Mapping[str, str], process: dict[str, Any]) -> None:
+        """Translates the bounds of standard error where only that has a file: both files have the same."""
+        if "stderr-logfile" not in process:
+            return
+        for key, name, default in (("maxbytes", "log-max-bytes", "50MB"), ("backups", "log-backups", "10")):
+            of_stdout, of_stderr = (keys.get(f"{stream}_logfile_{key}", default) for stream in ("stdout", "stderr"))
+            if "stdout-logfile" not in process:
+                process |= {name: of_stderr} if of_stderr != default else {}
+            elif of_stderr != of_stdout:
+                self._omit(section, f"stderr_logfile_{key}", f"{of_stdout} counts for both files")
 
     def _variables(self, section: str, text: str) -> dict[str, str]:
         lexer = shlex.shlex(text.replace("\n", " "), posix=True)
         lexer.wordchars += "/.+-():%$@{}|!*?^~&<>[];#"
         lexer.commenters = ""
-        tokens, found = list(lexer), dict[str, str]()
+        found = dict[str, str]()
+        try:
+            tokens = list(lexer)
+        except ValueError:  # a quote that is not closed
+            tokens = [text]
         while tokens:
             if len(tokens) < 3 or tokens[1] != "=":
                 self._omit(section, "environment", "is not KEY=value,KEY=value")
@@ -206,24 +286,62 @@ class Import:
         if found[0] == "%%":
             return "%"
         if name.startswith("ENV_"):
-            return f"${{{{ env.{name.removeprefix('ENV_')} }}}}"
-        if name == "group_name":
-            return "${{ name }}"
+            variable = name.removeprefix("ENV_")
+            return self._known.get(variable, f"${{{{ env.{variable} }}}}")
+        if name == "group_name" and self._group is not None:
+            return self._group
         return f"${{{{ {_VARIABLES.get(name, name)}{f':{width}d' if width else ''} }}}}"
 
 
-def _sections(path: Path) -> dict[str, dict[str, str]]:
-    """The sections of one file. `%(here)s` is the folder of the file, of an included one too.
+def _boolean(text: str) -> bool | str:
+    """True or false, in the words of supervisord. Another text stays, for the check to report."""
+    return True if text.lower() in _TRUE else False if text.lower() in _FALSE else text
 
-    Raises `configparser.Error`, `OSError`, `UnicodeDecodeError`.
+
+def _expanded(pattern: str) -> str:
+    """The pattern of `files` with the variables of the environment and the name of the host, as they are now."""
+    values = {"host_node_name": platform.node(), **{f"ENV_{name}": value for name, value in os.environ.items()}}
+    return _EXPRESSION.sub(lambda found: "%" if found[0] == "%%" else values.get(found[1], found[0]), pattern)
+
+
+class _Parser(configparser.RawConfigParser):
+    """Reads as supervisord does, and remembers the line of each section and key."""
+
+    def __init__(self) -> None:
+        super().__init__(inline_comment_prefixes=(";", "#"), strict=False)
+        self.lines: dict[tuple[str, str], int] = {}
+        self._at = "", 0
+
+    def numbered(self, text: str) -> Iterator[str]:
+        """The lines of a text, to be parsed."""
+        section = ""
+        for number, line in enumerate(io.StringIO(text), 1):
+            if header := self.SECTCRE.match(_COMMENT.split(line, maxsplit=1)[0].strip()):
+                section = header["header"]
+                self.lines[section, ""] = number
+            self._at = section, number
+            yield line
+
+    def optionxform(self, optionstr: str) -> str:
+        """The key as it is. The parser calls this for each key that it has read."""
+        section, number = self._at
+        self.lines[section, optionstr] = number
+        return optionstr
+
+
+def _sections(path: Path) -> tuple[dict[str, dict[str, str]], dict[tuple[str, str], str]]:
+    """The sections of one file, and the places of their keys, as `file:line`.
+
+    `%(here)s` is the folder of the file, of an included one too. Raises `configparser.Error`, `OSError`,
+    `UnicodeDecodeError`.
     """
-    parser = configparser.RawConfigParser(inline_comment_prefixes=(";", "#"), strict=False)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read_string(path.read_text(), str(path))
+    parser = _Parser()
+    parser.read_file(parser.numbered(path.read_text()), str(path))
+    places = {key: f"{path}:{number}" for key, number in parser.lines.items()}
     here = str(path.parent.absolute())
     return {
         name: {key: value.replace("%(here)s", here) for key, value in parser.items(name)} for name in parser.sections()
-    }
+    }, places
 
 
 def written(path: Path) -> tuple[str, list[str]]:
@@ -236,14 +354,15 @@ def written(path: Path) -> tuple[str, list[str]]:
         try:
             loader.load(Path(file.name), {})
         except BadConfig as bad:
-            source.left_out += [f"check this: {fault}" for fault in bad.faults]
+            for fault in bad.faults:
+                source.report_fault(fault)
     comments = "".join(f"# {line}\n" for line in source.left_out)
     return f"# Made from {path.name}, a configuration of supervisord.\n{comments}{text}", source.left_out
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.epilog = "Exit codes: 0 all was translated, 2 the file cannot be read, 3 something was left out."
+    parser.epilog = "Exit codes: 0 all was translated, 2 the file cannot be read, 3 something was left out or changed."
     parser.set_defaults(alone=main)
     parser.add_argument("file", type=Path, help="a supervisord.conf")
     parser.add_argument("-o", "--output", type=Path, help="where to write (default: standard output)")
@@ -263,7 +382,11 @@ def main(arguments: argparse.Namespace) -> int:
     except configparser.MissingSectionHeaderError as error:
         print(f"{error.source}:{error.lineno}: a section such as [program:web] is expected", file=sys.stderr)
         return BAD_FILE
-    except (UnicodeDecodeError, configparser.Error, ValueError, KeyError) as error:
+    except configparser.ParsingError as error:
+        for number, line in error.errors:
+            print(f"{error.source}:{number}: key=value is expected, not {line}", file=sys.stderr)
+        return BAD_FILE
+    except (UnicodeDecodeError, configparser.Error) as error:
         print(f"{arguments.file}: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_FILE
     for line in left_out:

@@ -94,7 +94,7 @@ def test_an_included_file_is_read_as_supervisord_reads_it(file: Path) -> None:
     programs = yaml.safe_load(text)["supervisor"]["processes"]
     assert programs["more"]["command"] == f"{more.parent}/run"
     assert (programs["plain"]["command"], programs["plain"]["directory"]) == ("/bin/cat", str(more.parent))
-    assert f"[include]: left out (of the included file {more}, as supervisord does)" in left_out
+    assert f"{more}:5: [include]: left out (of an included file, as supervisord does)" in left_out
 
 
 def test_programs_without_a_priority_come_last(file: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_configuration_is_translated(file: Path, tmp_path: Path) -> None:
     socket = config.server.unix_socket
     assert (socket.path, socket.mode, socket.group) == ("/run/supervisor.sock", "0660", "nogroup")
     assert config.supervisor.node_name == "lab"
-    named = {line.partition(": ")[0] for line in left_out}
+    named = {line.split(": ")[1] for line in left_out}
     assert {"[eventlistener:mail]", "[fcgi-program:php]", "[group:all] priority"} <= named
     assert {"[unix_http_server] username", "[unix_http_server] password"} <= named
     assert "[program:plain] stdout_events_enabled" in named
@@ -156,6 +156,16 @@ def test_a_configuration_is_translated(file: Path, tmp_path: Path) -> None:
         ),
         ("stdout_syslog=true", {"log": "capture", "log-forward": "syslog"}, {"stderr_syslog"}),
         (
+            "stdout_logfile=NONE\nredirect_stderr=no\nstderr_logfile=/e\nstderr_logfile_maxbytes=1MB",
+            {"stderr-logfile": "/e", "log": "none", "log-max-bytes": "1MB", "log-backups": 10},
+            set(),
+        ),
+        (
+            "stdout_logfile=/o\nstderr_logfile=/e\nstdout_logfile_maxbytes=1MB\nstderr_logfile_backups=2",
+            {"stdout-logfile": "/o", "stderr-logfile": "/e", "log-max-bytes": "1MB", "log-backups": 10},
+            {"stderr_logfile_maxbytes", "stderr_logfile_backups"},
+        ),
+        (
             "stdout_syslog=true\nstdout_logfile=/o\nredirect_stderr=true",
             {"stdout-logfile": "/o", "log-backups": 10, "log-forward": "syslog", "redirect-stderr": True},
             set(),
@@ -169,7 +179,135 @@ def test_log_files_become_captured_and_forwarded_logs(
     text, left_out = written(tmp_path / "s.conf")
     process = yaml.safe_load(text)["supervisor"]["processes"]["web"]
     assert {key: value for key, value in process.items() if "log" in key or key == "redirect-stderr"} == expected
-    assert {line.partition(": ")[0].rpartition(" ")[2] for line in left_out} == named
+    assert {line.split(": ")[1].rpartition(" ")[2] for line in left_out} == named
+
+
+@pytest.mark.parametrize(
+    ("keys", "commands"),
+    [
+        ("numprocs=1\ncommand=run", {"web": "run"}),
+        ("numprocs=1\nprocess_name=%(program_name)s\ncommand=run", {"web": "run"}),
+        ("numprocs=1\nprocess_name=%(program_name)s_%(process_num)02d\ncommand=run", {"web_00": "run"}),
+        ("command=run %(process_num)d of %(numprocs)s", {"web": "run 0 of 1"}),
+        ("numprocs_start=5\ncommand=run", {"web": "run"}),
+        ("command=run\nstdout_logfile=/l/%(process_num)d\nenvironment=N='%(process_num)d'", {"web": "run"}),
+    ],
+)
+def test_a_program_of_one_process_keeps_its_name(tmp_path: Path, keys: str, commands: dict[str, str]) -> None:
+    (tmp_path / "s.conf").write_text(f"[program:web]\n{keys}\n")
+    (tmp_path / "p.yaml").write_text(written(tmp_path / "s.conf")[0])
+    specs = load(tmp_path / "p.yaml", {}).supervisor.processes
+    assert {name: " ".join(spec.command) for name, spec in specs.items()} == commands
+
+
+def test_variables_of_the_file_are_known_to_its_programs(tmp_path: Path) -> None:
+    (tmp_path / "s.conf").write_text(
+        "[program:web]\ncommand=%(ENV_ROOT)s/web %(ENV_OWN)s %(ENV_HOME)s\nenvironment=OWN='%(ENV_ROOT)s/own'\n"
+        "stdout_logfile=%(ENV_ROOT)s/web.log\n[program:other]\ncommand=run\n[supervisord]\nenvironment=ROOT='/srv'\n"
+    )
+    (tmp_path / "p.yaml").write_text(written(tmp_path / "s.conf")[0])
+    web = load(tmp_path / "p.yaml", {"HOME": "/home/me"}).supervisor.processes["web"]
+    assert (web.command, web.stdout_logfile) == (("/srv/web", "/srv/own", "/home/me"), "/srv/web.log")
+    assert web.environment == {"ROOT": "/srv", "OWN": "/srv/own"}
+
+
+def test_patterns_of_included_files_are_expanded_and_one_without_a_file_is_named(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONF_FOLDER", str(file.parent / "conf.d"))
+    file.write_text("[include]\nfiles = %(ENV_CONF_FOLDER)s/*.ini %(here)s/none/*.ini\n    %(ENV_UNSET_X)s/*.ini\n")
+    text, left_out = written(file)
+    assert list(yaml.safe_load(text)["supervisor"]["processes"]) == ["more"]
+    assert left_out == [
+        f"{file}:2: [include] files: left out (no file matches {file.parent}/none/*.ini)",
+        f"{file}:2: [include] files: left out (no file matches %(ENV_UNSET_X)s/*.ini)",
+    ]
+
+
+def test_the_programs_of_a_group(tmp_path: Path) -> None:
+    (tmp_path / "s.conf").write_text(
+        "[program:web]\ncommand=run %(group_name)s\n[program:own]\ncommand=run %(group_name)s\n"
+        "[fcgi-program:php]\ncommand=php\nsocket=tcp://localhost:9000\n"
+        "[group:site]\nprograms=web, php,missing\n[group:none]\nprograms=php\n"
+    )
+    path = tmp_path / "s.conf"
+    text, left_out = written(path)
+    (tmp_path / "p.yaml").write_text(text)
+    config = load(tmp_path / "p.yaml", {}).supervisor
+    assert [spec.command[1] for spec in config.processes.values()] == ["site", "own"]
+    assert config.groups == {"site": ("web",)}
+    assert [line for line in left_out if "[group:" in line] == [
+        f"{path}:9: [group:site] programs: left out (there is no [program:php])",
+        f"{path}:9: [group:site] programs: left out (there is no [program:missing])",
+        f"{path}:11: [group:none] programs: left out (there is no [program:php])",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("port", "address"),
+    [("9001", "0.0.0.0"), (":9001", "0.0.0.0"), ("[::1]:9001", "::1"), ("localhost:9001", "localhost")],
+)
+def test_the_address_of_the_server(tmp_path: Path, port: str, address: str) -> None:
+    (tmp_path / "s.conf").write_text(f"[inet_http_server]\nport={port}\n")
+    text, left_out = written(tmp_path / "s.conf")
+    server = yaml.safe_load(text)["server"]
+    assert (server["address"], int(server["port"]), left_out) == (address, 9001, [])
+
+
+def test_settings_that_have_a_part_without_a_counterpart_are_named(tmp_path: Path) -> None:
+    (tmp_path / "s.conf").write_text(
+        "[unix_http_server]\nfile=/run/s.sock\nchown=web:www\n[program:web]\ncommand=run\nexitcodes=2,3\n"
+    )
+    path = tmp_path / "s.conf"
+    assert written(path)[1] == [
+        f"{path}:3: [unix_http_server] chown: left out (the socket belongs to the user of the server)",
+        f"{path}:6: [program:web] exitcodes: left out (0 always counts as a success)",
+    ]
+
+
+def test_replicas_with_one_log_file_have_a_file_each(tmp_path: Path) -> None:
+    """Laravel's documentation has such a program."""
+    (tmp_path / "s.conf").write_text(
+        "[program:worker]\nprocess_name=%(program_name)s_%(process_num)02d\ncommand=php artisan work\nnumprocs=2\n"
+        "stdout_logfile=/srv/app.com/worker.log\nstderr_logfile=/dev/stderr\n"
+    )
+    text, left_out = written(tmp_path / "s.conf")
+    (tmp_path / "p.yaml").write_text(text)
+    specs = load(tmp_path / "p.yaml", {}).supervisor.processes
+    assert {name: (spec.stdout_logfile, spec.stderr_logfile) for name, spec in specs.items()} == {
+        "worker_00": ("/srv/app.com/worker-0.log", "/dev/stderr"),
+        "worker_01": ("/srv/app.com/worker-1.log", "/dev/stderr"),
+    }
+    assert left_out == [
+        f"{tmp_path / 's.conf'}:5: [program:worker] stdout_logfile: changed to /srv/app.com/worker-${{{{ num }}}}.log"
+        " (each replica has a file of its own)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("[unix_http_server]\nusername=u\n", ["1: [unix_http_server]: left out (it has no file)"]),
+        ("[program:a]\n\ncommand=a\nenvironment=A='b\n",
+         ["4: [program:a] environment: left out (is not KEY=value,KEY=value)"]),
+        ("[program:a]\ncommand=a\nenvironment=\n    A=1,\n    B=2\n; x\ncolour=red\n",
+         ["7: [program:a] colour: left out (is not known)"]),
+        ("[program:a]\ncommand=a\nautostart=maybe\n",
+         ["1: check this: supervisor.processes.a.auto-start: 'maybe' is not true or false"]),
+        ("[program:a]\ncommand=a\n[program:a.b]\ncommand=a\nstartretries=x\n",
+         ["3: check this: supervisor.processes.a.b.restart-limit: 'x' is not a whole number"]),
+        ("[program:a] ; the [main] one\ncommand=a\nautostart=maybe\n",
+         ["1: check this: supervisor.processes.a.auto-start: 'maybe' is not true or false"]),
+        ("[supervisord]\n; \x0c\n  [program:a]\ncommand=a\ncolour=red\n",
+         ["5: [program:a] colour: left out (is not known)"]),
+        ("[program:a]\ncommand=a\nautorestart=maybe\n",
+         ["1: check this: supervisor.processes.a.restart: 'maybe' is not one of never, on-failure, always"]),
+    ],
+)  # fmt: skip
+def test_each_message_has_the_file_and_the_line(tmp_path: Path, text: str, lines: list[str]) -> None:
+    path = tmp_path / "s.conf"
+    path.write_text(text)
+    assert [line.removeprefix(f"{path}:") for line in written(path)[1] if "username" not in line] == lines
 
 
 PROGRAM_KEYS = [
@@ -213,9 +351,11 @@ def test_exit_codes(tmp_path: Path, file: Path) -> None:
         failed = imported(tmp_path, "broken.conf")
         assert (failed.returncode, failed.stdout) == (2, "")
         assert failed.stderr.startswith(("broken.conf: ", "broken.conf:1: ")), failed
+    (tmp_path / "template.conf").write_text("[program:web]\n{% if x %}\n")
     for arguments, message in (
         (["missing.conf"], "missing.conf: No such file or directory\n"),
         (["simple.conf", "-o", "missing/out.yaml"], "missing/out.yaml: No such file or directory\n"),
+        (["template.conf"], "template.conf:2: key=value is expected, not '{% if x %}\\n'\n"),
         (["pilothouse.yaml"], "pilothouse.yaml:2: a section such as [program:web] is expected\n"),
     ):
         assert imported(tmp_path, *arguments).stderr == message
