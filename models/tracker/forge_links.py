@@ -20,6 +20,7 @@ _COMPARISON = "/compare/{base}...{head}"
 _HOSTS = {"github": "github", "gitlab": "gitlab", "bitbucket": "bitbucket"} | dict.fromkeys(
     ("codeberg", "gitea", "forgejo"), "forgejo"
 )
+_PROVIDERS = {"github": "github", "gitlab": "gitlab", "forgejo": "forgejo", "gitea": "forgejo"}
 _COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
 PORTS = {"http": 80, "https": 443}
 
@@ -81,7 +82,7 @@ def forge_of(host: str, ci_provider: str | None = None) -> str | None:
     for name, kind in _HOSTS.items():
         if name in host:
             return kind
-    return ci_provider if ci_provider in ("github", "gitlab") else None
+    return _PROVIDERS.get(ci_provider or "")
 
 
 def is_commit(text: str | None) -> bool:

@@ -44,10 +44,14 @@ def work_tree() -> Path:
 
 
 def _base(base_branch: str, environ: Mapping[str, str]) -> str:
-    """The merge base with the base branch, or the first parent of the merge that CI has checked out."""
-    is_merge = len(_git("rev-list", "--parents", "-n", "1", "HEAD").split()) > 2
-    if is_merge and environ.get("GITHUB_REF", "").startswith("refs/pull/"):
-        return _git("rev-parse", "HEAD^1").decode().strip()
+    """The merge base with the base branch, or the first parent of the merge that CI has checked out.
+
+    The pushed commit may be a merge too, of the base branch into the pull request.
+    """
+    commit, *parents = _git("rev-list", "--parents", "-n", "1", "HEAD").decode().split()
+    is_test_merge = re.fullmatch(r"refs/pull/\d+/merge", environ.get("GITHUB_REF", "")) is not None
+    if is_test_merge and len(parents) > 1 and commit == environ.get("GITHUB_SHA"):
+        return parents[0]
     if not base_branch:
         raise NoDiff("the base branch is not known: give --base-branch, or --diff FILE")
     for name in (f"origin/{base_branch}", base_branch):

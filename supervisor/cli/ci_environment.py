@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 Environ = Mapping[str, str]
@@ -21,45 +22,82 @@ def facts(environ: Environ) -> Fields:
         if environ.get(variable, "").lower() not in ("", "false"):
             fields = read(environ)
             fields["repoUrl"] = _without_secrets(fields.get("repoUrl", ""))
-            return {name: value for name, value in fields.items() if value}
+            return {name: value for name, value in fields.items() if value and _is_valid(name, value)}
     return {}
 
 
+def _is_valid(name: str, value: str) -> bool:
+    """Whether the server takes the value: a change of Gerrit has a number with a slash or a hash."""
+    return name not in ("prNumber", "attempt") or (value.isascii() and value.isdigit())
+
+
 def _github(environ: Environ) -> Fields:
-    pull = re.match(r"refs/pull/(\d+)/", environ.get("GITHUB_REF", ""))
+    """GitHub Actions, and those of Forgejo and Gitea, which set the same variables."""
     place = f"{environ.get('GITHUB_SERVER_URL', '')}/{environ.get('GITHUB_REPOSITORY', '')}"
     run = environ.get("GITHUB_RUN_ID", "")
+    provider = next((name for name in ("forgejo", "gitea") if environ.get(f"{name.upper()}_ACTIONS")), "github")
+    page = environ.get("GITHUB_RUN_NUMBER", run) if provider == "forgejo" else run  # by the number within a repository
     return {
-        "ciProvider": "github",
-        "branch": environ.get("GITHUB_HEAD_REF") or environ.get("GITHUB_REF_NAME", ""),
-        "commit": (_head_of_pull(environ) if pull else "") or environ.get("GITHUB_SHA", ""),
-        "baseBranch": environ.get("GITHUB_BASE_REF", ""),
-        "prNumber": pull[1] if pull else "",
+        "ciProvider": provider,
+        "branch": environ.get("GITHUB_REF_NAME", ""),
+        "commit": environ.get("GITHUB_SHA", ""),
         "repoUrl": place if place != "/" else "",
-        "buildUrl": f"{place}/actions/runs/{run}" if run else "",
+        "buildUrl": f"{place}/actions/runs/{page}" if page else "",
         "buildName": environ.get("GITHUB_WORKFLOW", ""),
         "runKey": f"github-{run}" if run else "",
         "jobKey": environ.get("GITHUB_JOB", ""),
         "jobInstance": environ.get("RUNNER_TRACKING_ID", ""),
         "attempt": environ.get("GITHUB_RUN_ATTEMPT", ""),
+        **_github_pull_request(environ),
     }
 
 
-def _head_of_pull(environ: Environ) -> str:
-    """The commit that was pushed: GITHUB_SHA is a merge commit that exists only in the job."""
+def _github_pull_request(environ: Environ) -> Fields:
+    """The pushed commit and its branch.
+
+    GITHUB_SHA is a merge commit that exists only in the job or, for `pull_request_target`, a commit of the base branch.
+    """
+    ref = re.match(r"refs/pull/(\d+)/", environ.get("GITHUB_REF", ""))
+    if ref is None and not environ.get("GITHUB_HEAD_REF"):
+        return {}
     try:
         event = json.loads(Path(environ.get("GITHUB_EVENT_PATH", "")).read_bytes())
-        return str(event["pull_request"]["head"]["sha"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""  # not every event has it; GITHUB_SHA is used then
+    except (OSError, ValueError):
+        event = None  # the variables are used then
+    head = _text_in(event, "pull_request", "head", "repo", "full_name")
+    branch = environ.get("GITHUB_HEAD_REF") or _text_in(event, "pull_request", "head", "ref")
+    target = _text_in(event, "pull_request", "base", "repo", "full_name") or environ.get("GITHUB_REPOSITORY", head)
+    owner = head.partition("/")[0] or _text_in(event, "pull_request", "head", "user", "login")
+    found = {
+        "branch": _branch_of(branch, owner, head != target),
+        "commit": _text_in(event, "pull_request", "head", "sha"),
+        "baseBranch": environ.get("GITHUB_BASE_REF") or _text_in(event, "pull_request", "base", "ref"),
+        "prNumber": ref[1] if ref else _text_in(event, "pull_request", "number"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _text_in(value: Any, *names: str) -> str:
+    """The text or number at a path of nested objects, else an empty text."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return str(value) if isinstance(value, (str, int)) else ""
+
+
+def _branch_of(branch: str, owner: str, is_fork: bool) -> str:
+    """The branch of a pull request, as `owner:branch` if it is one of a fork: its `main` is another one than ours."""
+    return f"{owner}:{branch}" if branch and owner and is_fork else branch
 
 
 def _gitlab(environ: Environ) -> Fields:
     merge = "CI_MERGE_REQUEST_"
     pipeline = environ.get("CI_PIPELINE_ID", "")
+    source = environ.get(f"{merge}SOURCE_PROJECT_PATH", "")
+    branch = environ.get(f"{merge}SOURCE_BRANCH_NAME", "")
+    is_fork = source != environ.get(f"{merge}PROJECT_PATH", source)
     return {
         "ciProvider": "gitlab",
-        "branch": environ.get(f"{merge}SOURCE_BRANCH_NAME") or environ.get("CI_COMMIT_REF_NAME", ""),
+        "branch": _branch_of(branch, source.rpartition("/")[0], is_fork) or environ.get("CI_COMMIT_REF_NAME", ""),
         "commit": environ.get(f"{merge}SOURCE_BRANCH_SHA") or environ.get("CI_COMMIT_SHA", ""),
         "baseBranch": environ.get(f"{merge}TARGET_BRANCH_NAME", ""),
         "prNumber": environ.get(f"{merge}IID", ""),
@@ -75,10 +113,13 @@ def _gitlab(environ: Environ) -> Fields:
 
 def _jenkins(environ: Environ) -> Fields:
     tag = environ.get("BUILD_TAG", "")
-    branch = environ.get("CHANGE_BRANCH") or environ.get("BRANCH_NAME") or environ.get("GIT_BRANCH", "")
+    fork = environ.get("CHANGE_FORK", "")
+    branch = _branch_of(environ.get("CHANGE_BRANCH", ""), fork, bool(fork))
+    checked_out = environ.get("GIT_BRANCH", "").removeprefix("origin/")
+    branch = branch or environ.get("BRANCH_NAME") or ("" if checked_out in ("detached", "HEAD") else checked_out)
     return {
         "ciProvider": "jenkins",
-        "branch": branch.removeprefix("origin/"),
+        "branch": branch,
         "commit": environ.get("GIT_COMMIT", ""),
         "baseBranch": environ.get("CHANGE_TARGET", ""),
         "prNumber": environ.get("CHANGE_ID", ""),
@@ -139,7 +180,7 @@ def _azure(environ: Environ) -> Fields:
     place = environ.get("SYSTEM_COLLECTIONURI", "") + environ.get("SYSTEM_TEAMPROJECT", "").replace(" ", "%20")
     return {
         "ciProvider": "azure",
-        "branch": _short(environ.get(f"{pull}SOURCEBRANCH") or environ.get("BUILD_SOURCEBRANCH", "")),
+        "branch": _azure_branch(environ) or _short(environ.get("BUILD_SOURCEBRANCH", "")),
         "commit": environ.get(f"{pull}SOURCECOMMITID") or environ.get("BUILD_SOURCEVERSION", ""),
         "baseBranch": _short(environ.get(f"{pull}TARGETBRANCH", "")),
         "prNumber": environ.get(f"{pull}PULLREQUESTNUMBER") or environ.get(f"{pull}PULLREQUESTID", ""),
@@ -151,6 +192,19 @@ def _azure(environ: Environ) -> Fields:
         "jobInstance": environ.get("SYSTEM_JOBID", ""),
         "attempt": _azure_attempt(environ),
     }
+
+
+def _azure_branch(environ: Environ) -> str:
+    """The branch of a pull request; of a fork with the owner of its repository, or with its name in Azure Repos."""
+    pull = "SYSTEM_PULLREQUEST_"
+    try:
+        place = urlsplit(environ.get(f"{pull}SOURCEREPOSITORYURI", "")).path.strip("/")
+    except ValueError:
+        place = ""
+    owner, _, name = place.rpartition("/")
+    is_fork = environ.get(f"{pull}ISFORK", "").lower() == "true"
+    owner = (name if owner.endswith("_git") else owner) or "fork"
+    return _branch_of(_short(environ.get(f"{pull}SOURCEBRANCH", "")), owner, is_fork)
 
 
 def _azure_attempt(environ: Environ) -> str:

@@ -553,8 +553,56 @@ def test_a_run_of_one_upload_is_complete_at_once(server: Server, reports: Path) 
 
 
 def git(folder: Path, *arguments: str) -> None:
+def test_what_is_no_branch_and_no_number_is_left_out() -> None:
+    jenkins = {"JENKINS_URL": "https://jenkins/", "GIT_COMMIT": SHA}
+    known = {"ciProvider": "jenkins", "commit": SHA}
+    assert facts({**jenkins, "GIT_BRANCH": "detached"}) == known  # where a commit or a tag was checked out
+    gerrit = {"BRANCH_NAME": "21/4321/2", "CHANGE_ID": "4321/2"}
+    assert facts({**jenkins, **gerrit}) == {**known, "branch": "21/4321/2"}
+
+
+@pytest.mark.parametrize(("system", "number"), [("forgejo", "3"), ("gitea", "7")])
+def test_forgejo_and_gitea_are_no_github(system: str, number: str) -> None:
+    environ = {
+        "GITHUB_ACTIONS": "true", "GITEA_ACTIONS": "true", "GITHUB_SERVER_URL": "https://code.example",
+        "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "7", "GITHUB_RUN_NUMBER": "3",
+    }  # fmt: skip
+    if system == "forgejo":  # its runner sets both
+        environ["FORGEJO_ACTIONS"] = "true"
+    found = facts(environ)
+    assert (found["ciProvider"], found["buildUrl"]) == (system, f"https://code.example/o/r/actions/runs/{number}")
+    page = file_url(found["repoUrl"], SHA, "a.py", found["ciProvider"])
+    assert page == f"https://code.example/o/r/src/commit/{SHA}/a.py"
+
+
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "init.defaultBranch=main"]
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+    return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_branch_of_a_fork_has_its_owner(tmp_path: Path) -> None:
+    event = tmp_path / "event.json"
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_REF": "refs/pull/12/merge", "GITHUB_HEAD_REF": "main"}
+    github["GITHUB_EVENT_PATH"] = str(event)
+    head, base = {"sha": SHA, "user": {"login": "ann"}}, {"repo": {"full_name": "acme/shop"}}
+    for repo in ({"full_name": "ann/shop"}, None):  # None: it has been deleted
+        event.write_text(json.dumps({"pull_request": {"head": {**head, "repo": repo}, "base": base}}))
+        assert facts(github)["branch"] == "ann:main"
+    event.write_text(json.dumps({"pull_request": {"head": {**head, "repo": base["repo"]}, "base": base}}))
+    assert facts(github)["branch"] == "main"
+    gitlab = {"GITLAB_CI": "true", "CI_MERGE_REQUEST_SOURCE_BRANCH_NAME": "main"}
+    gitlab |= {"CI_MERGE_REQUEST_PROJECT_PATH": "acme/shop", "CI_MERGE_REQUEST_SOURCE_PROJECT_PATH": "acme/shop"}
+    assert facts(gitlab)["branch"] == "main"
+    assert facts({**gitlab, "CI_MERGE_REQUEST_SOURCE_PROJECT_PATH": "people/ann/shop"})["branch"] == "people/ann:main"
+    jenkins = {"JENKINS_URL": "https://jenkins/", "CHANGE_BRANCH": "main", "BRANCH_NAME": "PR-12"}
+    assert facts(jenkins)["branch"] == "main"
+    assert facts({**jenkins, "CHANGE_FORK": "ann"})["branch"] == "ann:main"
+    source = "SYSTEM_PULLREQUEST_SOURCEREPOSITORYURI"
+    azure = {"TF_BUILD": "True", "SYSTEM_PULLREQUEST_SOURCEBRANCH": "refs/heads/main"}
+    assert facts({**azure, "SYSTEM_PULLREQUEST_ISFORK": "False"})["branch"] == "main"
+    azure["SYSTEM_PULLREQUEST_ISFORK"] = "True"
+    assert facts({**azure, source: "https://github.com/ann/shop"})["branch"] == "ann:main"
+    assert facts({**azure, source: "https://dev.azure.com/acme/p/_git/shop.ann"})["branch"] == "shop.ann:main"
+    assert facts({**azure, source: "https://[nonsense"})["branch"] == "fork:main"
 
 
 @pytest.fixture
@@ -566,6 +614,16 @@ def repository(reports: Path) -> Path:
     git(reports, "init", "-q")
     git(reports, "add", ".")
     git(reports, "commit", "-qm", "base")
+def test_a_github_pull_request_without_its_ref_is_read_from_the_event(tmp_path: Path) -> None:
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"pull_request": {"number": 12, "head": {"sha": SHA, "ref": "topic"}}}))
+    known = {"GITHUB_ACTIONS": "true", "GITHUB_SHA": "other", "GITHUB_EVENT_PATH": str(event)}
+    target = {"GITHUB_REF": "refs/heads/main", "GITHUB_REF_NAME": "main", "GITHUB_HEAD_REF": "topic"}
+    review = {"GITHUB_REF": "refs/pull/12/merge", "GITHUB_REF_NAME": "12/merge"}
+    wanted = {"ciProvider": "github", "branch": "topic", "commit": SHA, "prNumber": "12"}
+    assert facts({**known, **target}) == facts({**known, **review}) == wanted
+
+
     git(reports, "checkout", "-qb", "topic")
     (reports / "ä" / "x.py").write_bytes(b"1\r\n++ two\r\nthree\r\n4\r\n")
     (reports / "gone.py").unlink()
@@ -700,6 +758,23 @@ def test_the_one_file_uploads_without_an_installation(server: Server, reports: P
     ]
     done = subprocess.run(command, cwd=reports, env={}, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    environ["GITHUB_SHA"] = git(repository, "rev-parse", "HEAD").strip()
+    with Fake() as fake:
+        assert run_upload(repository, fake.url, "--project", "p", *JUNIT, environ=environ).stderr == ""
+    assert json.loads(sent_part(fake.bodies[0][1], "diff") or b"")["files"] == {"ä/x.py": [[2, 3]]}
+
+
+@pytest.mark.parametrize("ref", ["refs/pull/1/merge", "refs/pull/1/head"])
+def test_a_pushed_merge_of_the_base_branch_is_compared_with_the_merge_base(repository: Path, ref: str) -> None:
+    git(repository, "checkout", "-q", "main")
+    (repository / "other.py").write_text("1\n")
+    git(repository, "add", "other.py")
+    git(repository, "commit", "-qm", "main goes on")
+    git(repository, "checkout", "-q", "topic")
+    git(repository, "merge", "-q", "--no-edit", "main")
+    environ = GIT | {"GITHUB_ACTIONS": "true", "GITHUB_REF": ref, "GITHUB_BASE_REF": "main", "GITHUB_SHA": SHA}
+    if ref.endswith("head"):  # as Forgejo sets it
+        environ["GITHUB_SHA"] = git(repository, "rev-parse", "HEAD").strip()
     assert done.stdout.splitlines()[-1] == "gate: PASSED"
 
 
