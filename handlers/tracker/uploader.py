@@ -12,7 +12,15 @@ from handlers.base import Base
 from handlers.http.permissions import PUBLIC
 from handlers.routing import Route
 
-_MODULES = ("ci_environment", "changed_lines", "attached_files", "upload_request", "upload_summary", "upload")
+_MODULES = (
+    "streams",
+    "ci_environment",
+    "changed_lines",
+    "attached_files",
+    "upload_request",
+    "upload_summary",
+    "upload",
+)
 """Modules of `supervisor.cli`, in the order of their imports. They are read, never imported by the server."""
 _LEFT_OUT = re.compile(
     r"^from __future__ import annotations\n|^from supervisor\.cli\.\w+ import (?:\([^)]*\)|[^\n]*)\n", re.MULTILINE

@@ -14,13 +14,14 @@ import sys
 import time
 import urllib.parse
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from supervisor.cli.attached_files import attached_files, source_archive
 from supervisor.cli.changed_lines import NoDiff, changed_lines, diff_file, repository_paths, work_tree
 from supervisor.cli.ci_environment import facts
+from supervisor.cli.streams import discard_output, prepare_streams
 from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
 from supervisor.cli.upload_summary import summary
 
@@ -36,6 +37,8 @@ _FIELDS = (
 )  # fmt: skip
 _MAX_POLL_SECONDS = 15.0
 _PERF_FLAG = "perf"
+_RECURSIVE = re.compile(r"(?:(.*?)/)?\*\*(?:/+(.*))?", re.DOTALL)
+"""A pattern with `**`: what stands before and after."""
 _MAX_PATHS = 50_000
 """The files of a repository that the server reads."""
 
@@ -147,11 +150,16 @@ def main(arguments: argparse.Namespace) -> int:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # a background job of a script ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    prepare_streams()
     try:
         return _upload(arguments)
     except UploadError as error:
         print(f"pilothouse upload: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:  # of a file, or of the temporary folder
+        name = f"{error.filename}: " if error.filename else ""
+        print(f"pilothouse upload: {name}{reason_of(error)}", file=sys.stderr)
+        return USAGE
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -173,7 +181,7 @@ def _upload(arguments: argparse.Namespace) -> int:
     attachments = attached_files(reports) if _NAMED in arguments.attachments else {}
     with packed(fields, files, texts, not arguments.no_gzip, attachments) as body:
         run = server.post("/api/v1/ingest", body, 201)
-    print(_summary(run, server.base))
+    _print(_summary(run, server.base))
     for warning in run.get("warnings", ()):
         print(f"pilothouse upload: warning: {warning}", file=sys.stderr)
     status = run["gateStatus"]
@@ -184,9 +192,17 @@ def _upload(arguments: argparse.Namespace) -> int:
     if arguments.wait is None and not arguments.gate:
         return PASSED
     for line in _rules(server, run["runId"]):
-        print(line)
-    print(f"gate: {status}")
+        _print(line)
+    _print(f"gate: {status}")
     return PASSED if status == "PASSED" else GATE_FAILED
+
+
+def _print(text: str) -> None:
+    """Prints a line. The exit code does not depend on who reads it."""
+    try:
+        print(text, flush=True)
+    except OSError:  # its reader has gone, or the disk is full
+        discard_output()
 
 
 def _files(arguments: argparse.Namespace) -> list[tuple[str, Path]]:
@@ -234,7 +250,7 @@ def _write_summary(server: Server, run: Mapping[str, Any], status: str, file: Pa
     text = summary(run, detail, status, server.base)
     target = os.environ.get("GITHUB_STEP_SUMMARY", "") if file == Path() else str(file)
     if not target:
-        print(text)
+        _print(text)
         return
     try:
         with Path(target).open("a", encoding="utf-8", errors="replace") as output:
@@ -276,7 +292,7 @@ def _finish(server: Server, fields: Mapping[str, str], gate: bool) -> int:
         raise UploadError(USAGE, "finish needs --run-key, or the run of a CI system")
     body = {"project": fields["project"], "runKey": fields["runKey"], "flag": fields.get("flag")}
     run = server.post_json("/api/v1/runs/finish", body)
-    print(
+    _print(
         f"{fields['project']}: run {run['runId']} is complete; gate: {run['gateStatus']}; {server.base}{run['runPath']}"
     )
     return GATE_FAILED if gate and run["gateStatus"] != "PASSED" else PASSED
@@ -343,13 +359,41 @@ def _fields(arguments: argparse.Namespace) -> dict[str, str]:
 def _matches(name: str, patterns: Sequence[str]) -> list[Path]:
     matches: dict[Path, None] = {}
     for pattern in patterns:
-        names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (absolute ones too)
+        names = [pattern] if Path(pattern).is_file() else sorted(_paths(pattern))
         files = [path for path in map(Path, names) if path.is_file()]
         if not files:
             problem = "this is a folder: name its files" if Path(pattern).is_dir() else "no such file"
             raise UploadError(USAGE, f"--{name} {pattern}: {problem}")
         matches.update(dict.fromkeys(files))
     return list(matches)
+
+
+def _paths(pattern: str) -> set[str]:
+    """The paths that match a pattern. As with `glob`, `**` matches folders, but no hidden ones."""
+    match = _RECURSIVE.fullmatch(re.sub(r"\*\*(?:/+\*\*)+", "**", pattern.replace(os.sep, "/")))
+    if match is None:
+        return set(glob.glob(pattern))  # noqa: PTH207 (absolute ones too)
+    head, tail = match[1], "*" if match[2] is None else match[2]
+    starts = [""] if head is None else [f"{path}/" for path in sorted(_paths(head))] if head else ["/"]
+    return {path for folder in _folders(starts) for path in _paths(glob.escape(folder) + tail)}
+
+
+def _folders(starts: Sequence[str]) -> Iterator[str]:
+    """Each folder below these once, with a slash at its end: the links of workspaces to each other form loops."""
+    folders, links, seen = list(starts), list[str](), set[tuple[int, int]]()
+    while folders or links:
+        folder = (folders or links).pop()
+        try:
+            status = os.stat(folder or ".")  # noqa: PTH116 (one call for a path that is a text)
+            entries = [entry for entry in os.scandir(folder or ".") if not entry.name.startswith(".")]
+        except OSError:
+            continue
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield folder
+        folders += [f"{folder}{entry.name}/" for entry in entries if entry.is_dir(follow_symlinks=False)]
+        links += [f"{folder}{entry.name}/" for entry in entries if entry.is_symlink()]
 
 
 _URL_EXPECTED = "--url or PILOTHOUSE_URL must be a URL such as http://host:8080"

@@ -163,19 +163,25 @@ class Server:
         """The JSON object of the answer, which has `status`."""
         headers = {"Content-Type": body.media_type, "Content-Length": str(body.length)}
         reply = self._request(path, body.file, headers)
-        if reply.status != status or not isinstance(reply.body, dict):
+        if reply.status != status or not isinstance(reply.body, dict) or "gateStatus" not in reply.body:
             raise UploadError(REFUSED, f"{self._described(reply)} answers {reply.status} to an upload{_HINT}")
         return reply.body
 
     def post_json(self, path: str, fields: Mapping[str, Any]) -> Any:
-        """Posts a JSON object; the JSON of the answer."""
+        """Posts a JSON object; the JSON object of the answer."""
         body = io.BytesIO(json.dumps(fields).encode())
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body.getvalue()))}
-        return self._request(path, body, headers).body
+        return self._object(path, body, headers)
 
     def get(self, path: str) -> Any:
-        """The JSON of the answer."""
-        return self._request(path, None, {}).body
+        """The JSON object of the answer."""
+        return self._object(path, None, {})
+
+    def _object(self, path: str, body: IO[bytes] | None, headers: Mapping[str, str]) -> Mapping[str, Any]:
+        reply = self._request(path, body, headers)
+        if not isinstance(reply.body, dict):
+            raise UploadError(REFUSED, f"{self._described(reply)} answers {reply.status} without JSON to {path}{_HINT}")
+        return reply.body
 
     def _request(self, path: str, body: IO[bytes] | None, headers: Mapping[str, str]) -> Reply:
         pause, end = _FIRST_PAUSE_SECONDS, None
@@ -218,8 +224,7 @@ class Server:
 
     def _problem(self, reply: Reply, path: str) -> UploadError:
         message = reply.body.get("message") if isinstance(reply.body, dict) else None
-        shown = "".join(c if c.isprintable() else " " for c in str(message or "no reason was given"))
-        text = f"{reply.status}: {shown}"
+        text = f"{reply.status}: {_printable(str(message or 'no reason was given'))}"
         if reply.status >= 500:
             return UploadError(UNREACHABLE, f"{self._described(reply)} fails: {text}")
         if reply.status in (404, 405):
@@ -237,8 +242,13 @@ _HINT = "; is this Pilothouse's address? Set --url or PILOTHOUSE_URL"
 def _decoded(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body.decode("utf-8", "replace")
+
+
+def _printable(text: str) -> str:
+    """One line, without what a terminal would take as a command."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
 def reason_of(error: Exception) -> str:
@@ -250,4 +260,4 @@ def reason_of(error: Exception) -> str:
     if isinstance(tls, ssl.SSLError):
         return f"it does not speak TLS ({tls.reason}); is it http?"
     reason = cause or getattr(error, "strerror", None) or error
-    return str(getattr(reason, "strerror", None) or reason)
+    return _printable(str(getattr(reason, "strerror", None) or reason))

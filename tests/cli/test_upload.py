@@ -28,8 +28,10 @@ from run_streams import COVERAGE, NOW, create_accounts, junit, listen, next_even
 from uploader import Outcome, run_upload
 
 from models.accounts import accounts
+from models.tracker.forge_links import file_url
 from supervisor.cli.attached_files import attached_files, source_archive
 from supervisor.cli.ci_environment import facts
+from supervisor.cli.upload import _paths
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 BIG = 200_000
@@ -121,6 +123,17 @@ def test_upload_does_not_read_the_configuration_of_a_server(server: Server, repo
     assert run_upload(reports, server, "--project", "config", *JUNIT).returncode == 0
 
 
+def test_links_that_form_a_loop_are_entered_once(server: Server, reports: Path) -> None:
+    for name, target in (("one", "."), ("two", "."), ("a/b", "../b"), ("b/a", "../a"), ("none", "nowhere")):
+        (reports / name).symlink_to(target)
+    (reports / "target").symlink_to(reports / "a" / "target")
+    patterns = ("--junit", "**/TEST-*.xml", "--junit", f"{reports}/**/target/**/TEST-*.xml")
+    done = run_upload(reports, server, "--project", "loops", *patterns, "--jacoco", "a/**/jacoco.xml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "6 tests, 0 failed" in done.stdout
+    assert _paths(f"{reports}/**/**/TEST-*.xml") == _paths(f"{reports}/**/TEST-*.xml")
+
+
 def test_two_calls_are_two_runs_and_two_of_one_key_are_one(server: Server, reports: Path) -> None:
     stream = listen(server)
     for _ in range(2):
@@ -142,6 +155,23 @@ def test_a_failed_gate_is_1_if_it_is_requested(server: Server, reports: Path) ->
     done = run_upload(reports, server, *arguments, "--gate")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.splitlines()[1:] == ["FAILED new-failures: 1 new failure(s): c badf0", "gate: FAILED"]
+
+
+def test_the_exit_code_does_not_depend_on_who_reads_the_output(server: Server, reports: Path) -> None:
+    command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "\u4e2d", "--gate"]
+    command += ["--url", f"http://127.0.0.1:{server.port}", "--summary", "--junit"]
+    environ = {"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1"}
+    reader, closed = os.pipe()
+    os.close(reader)
+    with open(os.devnull, "w") as unread:
+        for output in (closed, unread.fileno()):
+            for report, code in (("a/target/TEST-one.xml", 0), ("bad.xml", 1)):
+                done = subprocess.run(
+                    [*command, report], cwd=reports, env=environ, stdout=output, stderr=subprocess.PIPE, timeout=60,
+                    check=False,
+                )  # fmt: skip
+                assert (done.returncode, done.stderr) == (code, b"")
+    os.close(closed)
 
 
 def test_a_token_of_scope_ingest_shows_the_verdict_without_rules(serve: Serve, reports: Path) -> None:
@@ -186,6 +216,15 @@ def test_invalid_arguments_are_2(server: Server, reports: Path, arguments: list[
     assert word in done.stderr
     assert "secret" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_cannot_be_read_is_2(reports: Path) -> None:
+    long = "x" * 300
+    done = run_upload(reports, "http://127.0.0.1:9", "--project", "p", "--junit", long)
+    assert (done.returncode, done.stderr) == (2, f"pilothouse upload: {long}: File name too long\n")
+    (reports / "later.xml").symlink_to("/proc/self/mem")
+    done = run_upload(reports, "http://127.0.0.1:9", "--project", "p", "--junit", "later.xml", "--attachments")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_an_unreachable_server_is_3(reports: Path) -> None:
@@ -367,6 +406,35 @@ def test_a_response_of_another_program_names_the_option_to_set(reports: Path) ->
             assert "--url" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("answer", "code", "reason"),
+    [
+        (b"HTTP/1.1 201 Created\r\n\r\n{}", 4, "answers 201 to an upload"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"[" * 60_000, 4, "refuses: 400: no reason was given"),
+        (b"\x1b[31mSSH-2.0\r\r\n", 3, "cannot be reached: [31mSSH-2.0;"),
+    ],
+    ids=["empty", "deep", "control characters"],
+)
+def test_a_malformed_response_is_one_line(reports: Path, answer: bytes, code: int, reason: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as one:
+
+        def respond() -> None:
+            connection = listening.accept()[0]
+            with connection:
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
+
+        responding = one.submit(respond)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        done = run_upload(reports, url, "--project", "p", "--retry-for", "0", *JUNIT)
+        responding.result(60)
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1)
+    assert reason in done.stderr
+    assert done.stderr[:-1].isprintable()
+
+
 def test_a_redirect_is_not_followed_with_a_token(reports: Path) -> None:
     with Fake() as elsewhere, Fake(302, headers={"Location": elsewhere.url}) as fake:
         done = run_upload(reports, fake.url, "--project", "p", *JUNIT, environ={"PILOTHOUSE_TOKEN": "plt_secret"})
@@ -485,6 +553,28 @@ def test_the_variables_of_ci_systems_are_read(environ: dict[str, str], found: di
     assert facts(environ) == found
 
 
+def test_what_is_no_branch_and_no_number_is_left_out() -> None:
+    jenkins = {"JENKINS_URL": "https://jenkins/", "GIT_COMMIT": SHA}
+    known = {"ciProvider": "jenkins", "commit": SHA}
+    assert facts({**jenkins, "GIT_BRANCH": "detached"}) == known  # where a commit or a tag was checked out
+    gerrit = {"BRANCH_NAME": "21/4321/2", "CHANGE_ID": "4321/2"}
+    assert facts({**jenkins, **gerrit}) == {**known, "branch": "21/4321/2"}
+
+
+@pytest.mark.parametrize(("system", "number"), [("forgejo", "3"), ("gitea", "7")])
+def test_forgejo_and_gitea_are_no_github(system: str, number: str) -> None:
+    environ = {
+        "GITHUB_ACTIONS": "true", "GITEA_ACTIONS": "true", "GITHUB_SERVER_URL": "https://code.example",
+        "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "7", "GITHUB_RUN_NUMBER": "3",
+    }  # fmt: skip
+    if system == "forgejo":  # its runner sets both
+        environ["FORGEJO_ACTIONS"] = "true"
+    found = facts(environ)
+    assert (found["ciProvider"], found["buildUrl"]) == (system, f"https://code.example/o/r/actions/runs/{number}")
+    page = file_url(found["repoUrl"], SHA, "a.py", found["ciProvider"])
+    assert page == f"https://code.example/o/r/src/commit/{SHA}/a.py"
+
+
 def test_a_github_pull_request_has_the_pushed_commit(tmp_path: Path) -> None:
     event = tmp_path / "event.json"
     event.write_text(json.dumps({"pull_request": {"head": {"sha": SHA}}}))
@@ -496,6 +586,16 @@ def test_a_github_pull_request_has_the_pushed_commit(tmp_path: Path) -> None:
     assert facts(environ) == wanted
     event.write_text("[]")
     assert facts(environ) == {**wanted, "commit": "merge"}
+
+
+def test_a_github_pull_request_without_its_ref_is_read_from_the_event(tmp_path: Path) -> None:
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"pull_request": {"number": 12, "head": {"sha": SHA, "ref": "topic"}}}))
+    known = {"GITHUB_ACTIONS": "true", "GITHUB_SHA": "other", "GITHUB_EVENT_PATH": str(event)}
+    target = {"GITHUB_REF": "refs/heads/main", "GITHUB_REF_NAME": "main", "GITHUB_HEAD_REF": "topic"}
+    review = {"GITHUB_REF": "refs/pull/12/merge", "GITHUB_REF_NAME": "12/merge"}
+    wanted = {"ciProvider": "github", "branch": "topic", "commit": SHA, "prNumber": "12"}
+    assert facts({**known, **target}) == facts({**known, **review}) == wanted
 
 
 def test_options_win_over_the_ci_system_and_a_flag_is_a_separate_run(server: Server, reports: Path) -> None:
@@ -552,29 +652,7 @@ def test_a_run_of_one_upload_is_complete_at_once(server: Server, reports: Path) 
     assert run_upload(reports, server, "--project", "single", *JUNIT, "--wait", "0").returncode == 0
 
 
-def git(folder: Path, *arguments: str) -> None:
-def test_what_is_no_branch_and_no_number_is_left_out() -> None:
-    jenkins = {"JENKINS_URL": "https://jenkins/", "GIT_COMMIT": SHA}
-    known = {"ciProvider": "jenkins", "commit": SHA}
-    assert facts({**jenkins, "GIT_BRANCH": "detached"}) == known  # where a commit or a tag was checked out
-    gerrit = {"BRANCH_NAME": "21/4321/2", "CHANGE_ID": "4321/2"}
-    assert facts({**jenkins, **gerrit}) == {**known, "branch": "21/4321/2"}
-
-
-@pytest.mark.parametrize(("system", "number"), [("forgejo", "3"), ("gitea", "7")])
-def test_forgejo_and_gitea_are_no_github(system: str, number: str) -> None:
-    environ = {
-        "GITHUB_ACTIONS": "true", "GITEA_ACTIONS": "true", "GITHUB_SERVER_URL": "https://code.example",
-        "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "7", "GITHUB_RUN_NUMBER": "3",
-    }  # fmt: skip
-    if system == "forgejo":  # its runner sets both
-        environ["FORGEJO_ACTIONS"] = "true"
-    found = facts(environ)
-    assert (found["ciProvider"], found["buildUrl"]) == (system, f"https://code.example/o/r/actions/runs/{number}")
-    page = file_url(found["repoUrl"], SHA, "a.py", found["ciProvider"])
-    assert page == f"https://code.example/o/r/src/commit/{SHA}/a.py"
-
-
+def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "init.defaultBranch=main"]
     return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
@@ -614,16 +692,6 @@ def repository(reports: Path) -> Path:
     git(reports, "init", "-q")
     git(reports, "add", ".")
     git(reports, "commit", "-qm", "base")
-def test_a_github_pull_request_without_its_ref_is_read_from_the_event(tmp_path: Path) -> None:
-    event = tmp_path / "event.json"
-    event.write_text(json.dumps({"pull_request": {"number": 12, "head": {"sha": SHA, "ref": "topic"}}}))
-    known = {"GITHUB_ACTIONS": "true", "GITHUB_SHA": "other", "GITHUB_EVENT_PATH": str(event)}
-    target = {"GITHUB_REF": "refs/heads/main", "GITHUB_REF_NAME": "main", "GITHUB_HEAD_REF": "topic"}
-    review = {"GITHUB_REF": "refs/pull/12/merge", "GITHUB_REF_NAME": "12/merge"}
-    wanted = {"ciProvider": "github", "branch": "topic", "commit": SHA, "prNumber": "12"}
-    assert facts({**known, **target}) == facts({**known, **review}) == wanted
-
-
     git(reports, "checkout", "-qb", "topic")
     (reports / "ä" / "x.py").write_bytes(b"1\r\n++ two\r\nthree\r\n4\r\n")
     (reports / "gone.py").unlink()
@@ -690,6 +758,23 @@ def test_a_merge_that_ci_checked_out_is_compared_with_its_first_parent(repositor
     git(repository, "commit", "-qm", "main goes on")
     git(repository, "merge", "-q", "--no-edit", "topic")
     environ = GIT | {"GITHUB_ACTIONS": "true", "GITHUB_REF": "refs/pull/1/merge", "GITHUB_BASE_REF": "elsewhere"}
+    environ["GITHUB_SHA"] = git(repository, "rev-parse", "HEAD").strip()
+    with Fake() as fake:
+        assert run_upload(repository, fake.url, "--project", "p", *JUNIT, environ=environ).stderr == ""
+    assert json.loads(sent_part(fake.bodies[0][1], "diff") or b"")["files"] == {"ä/x.py": [[2, 3]]}
+
+
+@pytest.mark.parametrize("ref", ["refs/pull/1/merge", "refs/pull/1/head"])
+def test_a_pushed_merge_of_the_base_branch_is_compared_with_the_merge_base(repository: Path, ref: str) -> None:
+    git(repository, "checkout", "-q", "main")
+    (repository / "other.py").write_text("1\n")
+    git(repository, "add", "other.py")
+    git(repository, "commit", "-qm", "main goes on")
+    git(repository, "checkout", "-q", "topic")
+    git(repository, "merge", "-q", "--no-edit", "main")
+    environ = GIT | {"GITHUB_ACTIONS": "true", "GITHUB_REF": ref, "GITHUB_BASE_REF": "main", "GITHUB_SHA": SHA}
+    if ref.endswith("head"):  # as Forgejo sets it
+        environ["GITHUB_SHA"] = git(repository, "rev-parse", "HEAD").strip()
     with Fake() as fake:
         assert run_upload(repository, fake.url, "--project", "p", *JUNIT, environ=environ).stderr == ""
     assert json.loads(sent_part(fake.bodies[0][1], "diff") or b"")["files"] == {"ä/x.py": [[2, 3]]}
@@ -758,23 +843,6 @@ def test_the_one_file_uploads_without_an_installation(server: Server, reports: P
     ]
     done = subprocess.run(command, cwd=reports, env={}, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    environ["GITHUB_SHA"] = git(repository, "rev-parse", "HEAD").strip()
-    with Fake() as fake:
-        assert run_upload(repository, fake.url, "--project", "p", *JUNIT, environ=environ).stderr == ""
-    assert json.loads(sent_part(fake.bodies[0][1], "diff") or b"")["files"] == {"ä/x.py": [[2, 3]]}
-
-
-@pytest.mark.parametrize("ref", ["refs/pull/1/merge", "refs/pull/1/head"])
-def test_a_pushed_merge_of_the_base_branch_is_compared_with_the_merge_base(repository: Path, ref: str) -> None:
-    git(repository, "checkout", "-q", "main")
-    (repository / "other.py").write_text("1\n")
-    git(repository, "add", "other.py")
-    git(repository, "commit", "-qm", "main goes on")
-    git(repository, "checkout", "-q", "topic")
-    git(repository, "merge", "-q", "--no-edit", "main")
-    environ = GIT | {"GITHUB_ACTIONS": "true", "GITHUB_REF": ref, "GITHUB_BASE_REF": "main", "GITHUB_SHA": SHA}
-    if ref.endswith("head"):  # as Forgejo sets it
-        environ["GITHUB_SHA"] = git(repository, "rev-parse", "HEAD").strip()
     assert done.stdout.splitlines()[-1] == "gate: PASSED"
 
 
