@@ -35,6 +35,7 @@ from models.config.settings import Config
 from models.errors import TimedOut, Unavailable
 from supervisor.charts.service import Charts
 from supervisor.children.child import Children
+from supervisor.cli.streams import discard_output
 from supervisor.logging import set_up_logging
 from supervisor.processes.service import inherited
 
@@ -52,7 +53,10 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def main(settings: Config, options: argparse.Namespace) -> int:
     """Returns the exit code."""
-    if reason := why_disabled(settings):
+    reason = why_disabled(settings)
+    if sys.stdin is None or sys.stdout is None:
+        reason = "standard input and output must be open"
+    if reason:
         print(f"run.py mcp: {reason}", file=sys.stderr)
         return 1
     lines = set_up_logging(settings.server.log_format)
@@ -60,12 +64,24 @@ def main(settings: Config, options: argparse.Namespace) -> int:
         asyncio.run(_serve(settings))
     except asyncio.CancelledError:
         return 0
+    except _PipeLost as lost:
+        print(f"run.py mcp: standard input or output: {lost}", file=sys.stderr)
+        return 1
     except (OSError, peewee.PeeweeException) as error:
         print(f"run.py mcp: {settings.server.data_dir}: {error}", file=sys.stderr)
         return 1
     finally:
         lines.close()
     return 0
+
+
+class _PipeLost(Exception):
+    """The agent has closed its end of a pipe; the message is the reason."""
+
+
+def _first_of(group: BaseExceptionGroup[OSError]) -> OSError:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def _serve(settings: Config) -> None:
@@ -79,7 +95,11 @@ async def _serve(settings: Config) -> None:
     caller = None if token else Caller(is_remote=listens_beyond_loopback(settings))
     async with _charts(settings) as charts:
         toolbox = Toolbox(lambda: settings, tools, lambda: charts)
-        await module.serve_stdio(toolbox, ToolCaller(caller, RunningServer(settings, token).send), await _lines())
+        try:
+            await module.serve_stdio(toolbox, ToolCaller(caller, RunningServer(settings, token).send), await _lines())
+        except* OSError as group:  # raised in a task of the SDK
+            discard_output()
+            raise _PipeLost(_first_of(group).strerror) from None
         await toolbox.wait_for_changes()
 
 

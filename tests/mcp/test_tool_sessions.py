@@ -285,6 +285,24 @@ def test_the_stdio_server_ends_at_eof_or_by_a_signal(serve: Serve, end: Any) -> 
     assert b"Traceback" not in errors
 
 
+def test_an_agent_that_closed_its_pipe_is_one_line(serve: Serve) -> None:
+    server = serve(svc=KUBE)
+    with started(server) as process:
+        exchange(process, HELLO)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/list"}).encode() + b"\n")
+        process.stdin.flush()
+        assert process.wait(60) == 1
+        assert process.stderr.read() == b"run.py mcp: standard input or output: Broken pipe\n"
+    command = [sys.executable, str(ROOT / "run.py"), "--data-dir", str(server.data), "mcp"]
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
+    done = subprocess.run(closed, cwd=server.folder, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, b"run.py mcp: standard input and output must be open\n")
+
+
 def test_standard_output_has_protocol_messages_only(serve: Serve) -> None:
     server = serve({"web": {"command": "true"}}, svc={**FULL, **KUBE})
     with started(server, env={**os.environ, "SERVER_LOG_FORMAT": "json"}) as process:
