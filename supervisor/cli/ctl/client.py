@@ -19,6 +19,9 @@ from supervisor.cli.ctl.terminal import plain
 
 API = "/api/v1"
 _CONNECT_SECONDS = 10.0
+_QUIET_SECONDS = 75.0
+"""How long a stream may be silent. The server sends a heartbeat three times as often."""
+
 _CODES = {401: REFUSED, 403: REFUSED}
 
 
@@ -75,7 +78,7 @@ class Client:
         return EventStream(*self._open("GET", _target(path, query), headers, self._timeout))
 
     def _request(self, method: str, target: str, headers: Mapping[str, str], timeout: float | None) -> Reply:
-        connection, response = self._open(method, target, headers, timeout)
+        connection, _, response = self._open(method, target, headers, timeout)
         try:
             return Reply(response.status, response.headers, response.read())
         except (OSError, http.client.HTTPException) as error:
@@ -85,13 +88,14 @@ class Client:
 
     def _open(
         self, method: str, target: str, headers: Mapping[str, str], timeout: float | None
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    ) -> tuple[http.client.HTTPConnection, socket.socket, http.client.HTTPResponse]:
         connection = self._connect()
         try:
             connection.request(method, self._prefix + target, headers={**headers, **self._credentials()})
-            assert connection.sock is not None
-            connection.sock.settimeout(timeout)
-            return connection, connection.getresponse()
+            used = connection.sock  # the connection forgets it where the response ends with it, as a stream does
+            assert used is not None
+            used.settimeout(timeout)
+            return connection, used, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise ServerAway(f"{self._address}: {reason(error)}") from None
@@ -162,18 +166,21 @@ class EventStream:
     Raises `CtlError`.
     """
 
-    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+    def __init__(
+        self, connection: http.client.HTTPConnection, used: socket.socket, response: http.client.HTTPResponse
+    ) -> None:
         self._connection = connection
+        self._socket = used
         self._response = response
         if response.status != 200:
             body = response.read(64 * 1024)
             connection.close()
             raise refusal(response.status, body, response.headers["Location"])
+        self.limit(_QUIET_SECONDS)
 
-    def limit(self, seconds: float | None) -> None:
+    def limit(self, seconds: float) -> None:
         """How long to wait for more before `TimeoutError` is raised."""
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(seconds)
+        self._socket.settimeout(seconds)
 
     def __iter__(self) -> Iterator[dict[str, str]]:
         event: dict[str, str] = {}

@@ -13,12 +13,11 @@ from urllib.parse import quote
 from supervisor.cli.ctl.client import Client, EventStream
 from supervisor.cli.ctl.commands import DETAILS, print_json, selection
 from supervisor.cli.ctl.errors import FAILED, OK, TIMED_OUT, UNKNOWN, USAGE, CtlError, ServerAway
-from supervisor.cli.ctl.terminal import ENDED, UP, coloured, plain, wants_colour
+from supervisor.cli.ctl.terminal import ENDED, UP, coloured, json_text, plain, wants_colour
 
 _STATUSES = UP | ENDED | {"not_started", "starting", "stopping"}
 _PAGE = 100
 _MAX_PAGES = 100
-_QUIET_SECONDS = 75.0
 _RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -91,7 +90,7 @@ class _EventLog:
 
     def show(self, entry: dict[str, Any]) -> None:
         if self._arguments.json:
-            print(json.dumps(entry, ensure_ascii=False), flush=True)
+            print(json_text(entry), flush=True)
         elif "newStatus" not in entry:
             name = plain(entry["processName"] or "-")
             print(f"{entry['time']}  {name}  {entry['name']}: {plain(entry['message'])}", flush=True)
@@ -119,9 +118,7 @@ class _EventLog:
 
     def _stream(self) -> EventStream:
         query = [("notices", "true")] if self._arguments.notices else []
-        stream = self._client.stream("/processes/stream", query, **{"Last-Event-ID": str(self._last_id)})
-        stream.limit(_QUIET_SECONDS)
-        return stream
+        return self._client.stream("/processes/stream", query, **{"Last-Event-ID": str(self._last_id)})
 
     def _take(self, event: dict[str, str]) -> None:
         if event.get("event") not in ("status", "notice"):

@@ -14,9 +14,6 @@ from supervisor.cli.ctl.commands import selection
 from supervisor.cli.ctl.errors import FAILED, OK, CtlError, ServerAway
 from supervisor.cli.ctl.terminal import plain, shown_log
 
-_QUIET_SECONDS = 75.0
-"""The server sends a heartbeat three times as often."""
-
 
 def tail(client: Client, arguments: Namespace) -> int:
     names = [process["name"] for process in client.get("/processes", selection(arguments.selectors)).json]
@@ -42,9 +39,12 @@ def _path(name: str) -> str:
 
 
 def _follow(client: Client, names: list[str], query: list[tuple[str, str]], output: LogOutput) -> int:
-    """Follows until it is interrupted; 1 where none has a log. Raises `CtlError` where the server goes away."""
+    """Follows until it is interrupted; returns the code of the last error where none can be followed.
+
+    Raises `CtlError` where the server goes away.
+    """
     pieces: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-    followed = 0
+    followed, code = 0, FAILED
     for name in names:
         try:
             stream = client.stream(_path(name), query)
@@ -52,16 +52,16 @@ def _follow(client: Client, names: list[str], query: list[tuple[str, str]], outp
             raise
         except CtlError as error:
             print(error, file=sys.stderr)
+            code = error.code
             continue
         followed += 1
-        stream.limit(_QUIET_SECONDS)
         threading.Thread(target=_read, args=(name, stream, pieces), daemon=True).start()
     while followed:
         name, piece = pieces.get()
         if isinstance(piece, CtlError):
             raise piece
         output.write(name, piece)
-    return FAILED
+    return code
 
 
 def _read(name: str, stream: Any, pieces: queue.SimpleQueue[tuple[str, Any]]) -> None:

@@ -74,7 +74,6 @@ def _change(client: Client, arguments: Namespace) -> int:
     from supervisor.cli.ctl.history import wait_for_jobs
 
     stream = client.stream("/processes/stream")  # before the start, so that no end is missed
-    stream.limit(None)
     return commands.change(client, arguments) or wait_for_jobs(client, arguments.selectors, stream)
 
 
