@@ -11,12 +11,17 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
+import changed_constants
 import pytest
 import trustme
 from conftest import ROOT, TIMEOUT_SECONDS, Serve, wait_for
 from ctl_runs import PROCESSES, SLEEP, Ctl, by_socket, reading
 from users import create_token
+
+from supervisor.cli.ctl.errors import FAILED, REFUSED, CtlError
+from supervisor.cli.ctl.logs import _follow
 
 
 @pytest.fixture
@@ -161,7 +166,9 @@ def test_a_refusal_is_4_and_an_unreachable_server_is_7(serve: Serve, tmp_path: P
         assert Ctl(server, "--socket", str(path))(*arguments).returncode == code
     nowhere = Ctl(server)("groups")
     assert nowhere.returncode == 7
-    assert "data directory data: No such file or directory" in nowhere.stderr
+    assert "data directory data: no server runs on it (it has no endpoint.json)" in nowhere.stderr
+    missing = Ctl(server, "--data-dir", str(tmp_path / "missing"))("groups")
+    assert f"data directory {tmp_path}/missing: No such file or directory" in missing.stderr
     assert "/var/lib/pilothouse" in nowhere.stderr
     assert "\n  http://127.0.0.1:8080: Connection" in nowhere.stderr
 
@@ -203,6 +210,40 @@ def test_a_data_directory_of_another_user_is_not_trusted(serve: Serve) -> None:
     server = serve({"web": SLEEP})
     os.chown(server.data / "endpoint.json", 65534, -1)
     assert "belongs to another user (uid 65534)" in Ctl(server, "--data-dir", str(server.data))("status").stderr
+
+
+@pytest.mark.parametrize("codes", [(REFUSED,), (REFUSED, FAILED), (FAILED, REFUSED)])
+def test_a_tail_that_follows_no_log_ends_with_the_last_failure(codes: tuple[int, ...]) -> None:
+    client = Mock()
+    client.stream.side_effect = [CtlError("no", code) for code in codes]
+    assert _follow(client, ["web", "db"][: len(codes)], [], Mock()) == codes[-1]
+
+
+def test_a_change_of_no_process_is_reported(ctl: Ctl) -> None:
+    result = ctl("restart", "w*", "!web")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "no process is selected\n")
+
+
+def test_a_quiet_log_is_followed_for_longer_than_a_request_may_take(serve: Serve, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "more")
+    command = ["sh", "-c", f"echo one; cat {tmp_path}/more; exec sleep 1000"]
+    ctl = by_socket(serve({"web": {"command": command, "log": "capture", "auto-start": True}}))
+    tail = ctl.start("--timeout", "100ms", "tail", "-f", "web")
+    assert tail.stdout is not None
+    first = tail.stdout.readline()
+    assert ctl("wait", "web", "--for", "ended", "--timeout", "300ms").returncode == 124
+    with (tmp_path / "more").open("w") as more:
+        more.write("two\n")
+    second = tail.stdout.readline()
+    tail.terminate()
+    tail.communicate(timeout=TIMEOUT_SECONDS)
+    assert (first, second) == ("one\n", "two\n")
+
+
+def test_wait_ends_with_its_own_timeout_on_a_quiet_server(serve: Serve) -> None:
+    command = changed_constants.server_command(handlers__http__sse__HEARTBEAT_SECONDS=3600)
+    ctl = by_socket(serve({"web": SLEEP}, command=command))
+    assert ctl("--timeout", "1h", "wait", "web", "--timeout", "50ms").returncode == 124
 
 
 def test_a_tail_ends_with_7_when_the_server_dies(ctl: Ctl) -> None:
@@ -272,12 +313,13 @@ def test_several_logs_have_prefixes_and_one_log_is_written_raw(ctl: Ctl) -> None
 
 def test_a_missing_log_does_not_keep_others_from_being_followed(ctl: Ctl) -> None:
     ctl.done("start", "lines")
-    with ctl.start("tail", "-f", "web", "lines") as tail:
-        assert tail.stdout is not None
-        assert tail.stderr is not None
-        assert tail.stdout.readline() == "lines | one\n"
-        tail.terminate()
-        assert "web" in tail.stderr.read()
+    tail = ctl.start("tail", "-f", "web", "lines")
+    assert tail.stdout is not None
+    first = tail.stdout.readline()
+    tail.terminate()
+    _, errors = tail.communicate(timeout=TIMEOUT_SECONDS)
+    assert first == "lines | one\n"
+    assert "web" in errors
 
 
 def test_json_output_of_a_failure_is_the_response_of_the_server(ctl: Ctl) -> None:

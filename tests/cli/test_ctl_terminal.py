@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -66,6 +67,12 @@ def test_top_redraws_until_q(ctl: Ctl) -> None:
         assert process.wait(TIMEOUT_SECONDS) == 0
 
 
+def test_top_shows_the_table_once_on_a_dumb_terminal(ctl: Ctl) -> None:
+    with terminal(ctl, "top", TERM="dumb") as (process, master):
+        assert b"\x1b" not in read_until(master, b"web")
+        assert process.wait(TIMEOUT_SECONDS) == 0
+
+
 def test_q_ends_top_after_keys_of_several_bytes(ctl: Ctl) -> None:
     with terminal(ctl, "top", "-d", "1h") as (process, master):
         read_until(master, b"web +not_started")
@@ -85,13 +92,46 @@ def test_a_terminal_gets_only_colour_sequences_of_logs(ctl: Ctl) -> None:
         assert b"\x1b]0;title\x07" in read_until(master, b"title\x07")
 
 
-@pytest.mark.parametrize(("environ", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+@pytest.mark.parametrize(
+    ("environ", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
 def test_statuses_are_coloured_on_a_terminal_only(ctl: Ctl, environ: dict[str, str], is_coloured: bool) -> None:
     ctl.done("start", "web")
     assert "\x1b" not in ctl.done("status")
     assert "\x1b[32mrunning" in ctl.done("status", "--color", "always")
     with terminal(ctl, "status", "web", **environ) as (_, master):
         assert (b"\x1b[32m" in read_until(master, b"uptime")) == is_coloured
+
+
+# Standard streams and locales
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_names_beyond_the_locale_are_escaped(serve: Serve) -> None:
+    ctl = by_socket(serve({"w\u00e4b": {"command": "sleep 1000"}}))
+    for name in ("w\u00e4b", "w\u00e4*"):
+        shown = ctl("status", name, **ASCII)
+        assert (shown.returncode, shown.stdout.split()[0], shown.stderr) == (3, "w\\xe4b", "")
+    assert json.loads(ctl("--json", "status", **ASCII).stdout)[0]["name"] == "w\u00e4b"
+    unknown = ctl("status", "\udcff")
+    assert (unknown.returncode, unknown.stderr) == (4, "pilothouse ctl: no process matches '\ufffd'\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "streams", "code", "message"),
+    [
+        ("status", ">&-", 0, ""),
+        ("shell", "<&-", 0, ""),
+        ("status", ">/dev/full", 1, "pilothouse ctl: No space left on device\n"),
+    ],
+)
+def test_a_closed_or_full_stream_is_no_traceback(ctl: Ctl, command: str, streams: str, code: int, message: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {streams}', "sh", *ctl.command(command)], cwd=ctl.server.folder,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, message)
 
 
 # Completion

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -15,7 +14,7 @@ from urllib.parse import quote
 from supervisor.cli.ctl.client import Client, Reply
 from supervisor.cli.ctl.discovery import data_dirs, lock_holder
 from supervisor.cli.ctl.errors import FAILED, NOT_RUNNING, OK, UNKNOWN, CtlError, ServerAway
-from supervisor.cli.ctl.terminal import UP, about, coloured, columns, plain, wants_colour
+from supervisor.cli.ctl.terminal import UP, about, coloured, columns, json_text, plain, wants_colour
 
 Query = list[tuple[str, str]]
 DETAILS = "/processes/details"
@@ -26,7 +25,7 @@ def selection(selectors: Sequence[str]) -> Query:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+    print(json_text(value))
 
 
 def status(client: Client, arguments: Namespace) -> int:
@@ -71,6 +70,8 @@ def change(client: Client, arguments: Namespace) -> int:
         raise CtlError(plain(str(body.get("message", reply.status))))
     if arguments.json:
         print_json(body)
+    if not body["results"]:
+        print("no process is selected", file=sys.stderr)
     for result in () if arguments.json else body["results"]:
         has_failed = result["outcome"] == "failed"
         print(plain(result["message"]), file=sys.stderr if has_failed else sys.stdout)

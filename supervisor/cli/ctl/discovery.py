@@ -124,6 +124,8 @@ def data_place(folder: Path) -> Place:
         addresses = [Address(socket=content["socket"])] if content.get("socket") else []
         addresses += [Address(url=url) for url in content["urls"]]
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and folder.is_dir():
+            return Place(name, problem=f"no server runs on it (it has no {ENDPOINT_FILE})")
         return Place(name, problem=error.strerror or str(error))
     except (ValueError, TypeError, KeyError, AttributeError):
         return Place(name, problem=f"{file} is damaged")

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from supervisor.cli.ctl import commands
 from supervisor.cli.ctl.client import Client
 from supervisor.cli.ctl.discovery import unused_place
-from supervisor.cli.ctl.errors import AWAY, OK, USAGE, CtlError
+from supervisor.cli.ctl.errors import AWAY, FAILED, OK, USAGE, CtlError
 from supervisor.cli.ctl.options import parser
+from supervisor.cli.streams import discard_output, prepare_streams
 
 _NAMES_SECONDS = 0.5
 _NO_ANSWER = 4
@@ -21,15 +22,20 @@ _INTERRUPTED = 130
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
     arguments = parser().parse_args(argv)
+    prepare_streams()
     try:
         code = run(arguments)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader has closed the pipe, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return OK
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except OSError as error:  # of standard output: those of connections and files are a CtlError
+        discard_output()
+        print(f"pilothouse ctl: {error.strerror or error}", file=sys.stderr)
+        return FAILED
 
 
 def run(arguments: Namespace) -> int:

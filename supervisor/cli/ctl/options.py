@@ -57,6 +57,11 @@ def lines(text: str) -> int:
     return int(text)
 
 
+def _utf8(word: str) -> str:
+    """The word, with the bytes that the locale could not decode read as UTF-8; others are replaced."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def parser() -> argparse.ArgumentParser:
     common, for_wait = _common(is_default=False), _common(is_default=False, has_timeout=False)
     main = Parser(
@@ -74,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
             return commands.add_parser(name, parents=parents)
         added = commands.add_parser(name, parents=parents, help=about, description=about)
         for count in selectors:
-            added.add_argument("selectors", nargs=count, metavar="SEL")
+            added.add_argument("selectors", nargs=count, metavar="SEL", type=_utf8)
         return added
 
     _add_control(command)
@@ -96,10 +101,10 @@ def _add_control(command: _AddCommand) -> None:
     command("restart", "restart processes", "+")
     sending = command("signal", "send a signal to processes")
     sending.add_argument("signal", metavar="SIG", help="HUP, SIGUSR1, 15")
-    sending.add_argument("selectors", nargs="+", metavar="SEL")
+    sending.add_argument("selectors", nargs="+", metavar="SEL", type=_utf8)
     sending.add_argument("--group", action="store_true", help="to the whole process group of each")
     schedule = command("schedule", "show schedules; pause or resume them")
-    schedule.add_argument("words", nargs="+", metavar="[pause|resume] SEL")
+    schedule.add_argument("words", nargs="+", metavar="[pause|resume] SEL", type=_utf8)
 
 
 def _add_reading(command: _AddCommand) -> None:

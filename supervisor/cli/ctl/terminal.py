@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -19,8 +20,20 @@ _SGR = re.compile(r"(\x1b\[[0-9;:]*m)")
 
 
 def wants_colour(choice: str) -> bool:
-    """`auto`: where standard output is a terminal and NO_COLOR is not set."""
-    return choice == "always" or (choice == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    """`auto`: where standard output is a terminal that is not `dumb`, and NO_COLOR is not set."""
+    is_plain = os.environ.get("NO_COLOR") or is_dumb()
+    return choice == "always" or (choice == "auto" and sys.stdout.isatty() and not is_plain)
+
+
+def is_dumb() -> bool:
+    """Whether the terminal has no escape sequences, such as that of an editor."""
+    return os.environ.get("TERM") == "dumb"
+
+
+def json_text(value: Any) -> str:
+    """JSON on one line; beyond UTF-8 in ASCII, as other escapes are not valid in it."""
+    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(value, ensure_ascii=not is_unicode)
 
 
 def coloured(status: str, width: int, colour: bool) -> str:

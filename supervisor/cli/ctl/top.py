@@ -15,7 +15,7 @@ from typing import Any
 from supervisor.cli.ctl.client import Client
 from supervisor.cli.ctl.commands import DETAILS, print_json, selection
 from supervisor.cli.ctl.errors import OK
-from supervisor.cli.ctl.terminal import columns, duration, instant, plain, size
+from supervisor.cli.ctl.terminal import columns, duration, instant, is_dumb, plain, size
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -24,8 +24,8 @@ _HEAD = ("NAME", "STATUS", "PID", "CPU", "MEMORY", "UPTIME", "RESTARTS")
 
 
 def top(client: Client, arguments: Namespace) -> int:
-    """Shows the table once where standard input or output is no terminal; else until `q` or Ctrl-C."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or arguments.json:
+    """Shows the table once where standard input or output is no terminal, or a dumb one; else until `q` or Ctrl-C."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or is_dumb() or arguments.json:
         processes, now = _read(client, arguments)
         if arguments.json:
             print_json(processes)
