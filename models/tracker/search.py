@@ -68,7 +68,7 @@ def find_runs(user: User | None, text: str, limit: int) -> list[FoundRun]:
 
 
 def find_tests(user: User | None, text: str, limit: int) -> list[FoundTest]:
-    """Tests whose class or name contains each word of the text."""
+    """The newest tests whose class or name contains each word of the text."""
     if len(text) < MIN_TEST_CHARACTERS:
         return []
     words = [Test.name.contains(word) | Test.class_name.contains(word) for word in text.split()[:_MAX_WORDS]]
@@ -76,6 +76,7 @@ def find_tests(user: User | None, text: str, limit: int) -> list[FoundTest]:
         Test.select(Project.id, Project.name, Test.class_name, Test.name)
         .join(Project)
         .where(Test.id > _newest(Test) - MAX_TESTS, *words, _readable(user))
+        .order_by(Test.id.desc())
         .limit(limit)
     )
     return [FoundTest(*row) for row in query.tuples()]

@@ -68,6 +68,10 @@ def test_a_test_is_found_by_its_name_and_links_its_page(server: Server) -> None:
     assert server.get(hit["href"]).status == 200
 
 
+def test_the_newest_tests_come_first(server: Server) -> None:
+    assert [title for kind, title in found(server, "A c") if kind == "test"] == ["A c2", "A c1", "A c0"]
+
+
 def test_sql_wildcards_are_plain_text(server: Server) -> None:
     assert not [kind for kind, _ in found(server, "___") if kind in ("run", "test", "project")]
 
