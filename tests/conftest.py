@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import importlib.util
 import json
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import preloaded
 import pytest
 import yaml
 from requirements import require
@@ -109,10 +111,22 @@ class Answer:
         return f"<{self.status} {self.body[:500]!r}>"
 
 
+@functools.cache
+def preloaded_program() -> preloaded.Preloaded:
+    return preloaded.Preloaded()
+
+
+def pytest_unconfigure() -> None:
+    if preloaded_program.cache_info().currsize:
+        preloaded_program().close()
+
+
 class Server:
-    """`python run.py` on a free port, with a configuration as parsed from YAML."""
+    """`python run.py` on a free port, with a configuration as parsed from YAML (`tests/preloaded.py`)."""
 
     is_on_postgresql = False
+    is_forked = not {"PILOTHOUSE_PROOF", "COVERAGE_PROCESS_START"} & os.environ.keys()
+    """Whether the server is forked, unless it has a command or an environment of its own."""
 
     def __init__(self, folder: Path, config: dict[str, Any], environ: dict[str, str], command: list[str]) -> None:
         self.folder = folder
@@ -122,7 +136,7 @@ class Server:
         self.port = 0
         self.environ = environ
         self.command = command
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | preloaded.Forked | None = None
         self.configure(config)
 
     def configure(self, config: dict[str, Any]) -> None:
@@ -137,13 +151,17 @@ class Server:
         """Starts the server without waiting for it."""
         self.port = self.port or free_port()
         arguments = ["--config", str(self.file), "--port", str(self.port), "--data-dir", str(self.data)]
-        environ = {**os.environ, "PYTHONWARNINGS": "error", **self.environ}
+        command = [str(ROOT / "run.py"), *arguments]
+        environ = {**os.environ, **preloaded.WARNINGS, **self.environ}
         self.log_begins = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.command, sys.executable, str(ROOT / "run.py"), *arguments],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, env=environ,
-            )  # fmt: skip
+            if self.command or self.environ or not self.is_forked:
+                self.process = subprocess.Popen(
+                    [*self.command, sys.executable, *command],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, env=environ,
+                )  # fmt: skip
+            else:
+                self.process = preloaded_program().launch(command, self.folder, environ, log)
         return self
 
     def start(self) -> Server:

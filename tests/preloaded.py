@@ -1,0 +1,119 @@
+"""Starts servers by fork from a process that has imported run.py: the imports take most of a start.
+
+What differs from `python run.py`: the command line that /proc shows, and what Python itself reads from its environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+WARNINGS = {"PYTHONWARNINGS": "error"}
+_MAX_REQUEST_BYTES = 1024 * 1024
+
+
+class Forked:
+    """A forked server, with those methods of `subprocess.Popen` that the tests use."""
+
+    def __init__(self, pid: int, ended: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended = ended
+
+    def poll(self) -> int | None:
+        return self._wait(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Returns the exit code. Raises `subprocess.TimeoutExpired`."""
+        if (code := self._wait(timeout)) is None:
+            raise subprocess.TimeoutExpired("run.py", timeout or 0)
+        return code
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
+            self.returncode = os.waitstatus_to_exitcode(int(os.read(self._ended, 20)))
+            os.close(self._ended)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Preloaded:
+    """The process that has imported run.py. It ends with the one that started it."""
+
+    def __init__(self) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={**os.environ, **WARNINGS},
+            )  # fmt: skip
+
+    def launch(self, command: Sequence[str], folder: Path, environ: Mapping[str, str], log: IO[bytes]) -> Forked:
+        """Starts a server with this command line, working directory, environment and output."""
+        ended, theirs = os.pipe()
+        request = json.dumps([list(command), str(folder), dict(environ)]).encode()
+        socket.send_fds(self._requests, [request], [log.fileno(), theirs])
+        os.close(theirs)
+        return Forked(int(os.read(ended, 20)), ended)
+
+    def close(self) -> None:
+        self._requests.close()
+        self._process.wait()
+
+
+def main(number: str) -> None:
+    """Forks for each request that the socket with this number gets."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    import run
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that wait for a server are not waited for
+    with socket.socket(fileno=int(number)) as requests:
+        while True:
+            request, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, 2)
+            if not request:
+                return
+            if os.fork() == 0:
+                requests.close()
+                _start(run, json.loads(request), *descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _start(run: Any, request: Any, log: int, ended: int) -> None:
+    """Forks again: the child is the server, the parent writes its pid and the status with which it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if pid := os.fork():
+        os.close(log)
+        os.write(ended, f"{pid:20}".encode())
+        os.write(ended, str(os.waitpid(pid, 0)[1]).encode())
+        os._exit(0)
+    os.close(ended)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+    sys.argv, folder, environ = request
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.exit(run.main())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,54 @@
+"""A server that the tests fork is compared with `python run.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from conftest import Serve, Server
+from preloaded import Forked
+
+_STATUS = re.compile(r"^((?:Umask|Groups|Sig[BIC]..|Cap...|NoNewPrivs|Seccomp):.*)$", re.MULTILINE)
+
+
+def seen_by_the_kernel(server: Server) -> dict[str, Any]:
+    folder = Path(f"/proc/{server.pid}")
+    descriptors: set[str] = set()
+    for file in (folder / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the connection of the last request
+            descriptors.add(re.sub(r"(?<=/pilothouse-)\w+|\d+", "", os.readlink(file)))
+    return {
+        "status": _STATUS.findall((folder / "status").read_text()),
+        "limits": (folder / "limits").read_text(),
+        "folder": os.readlink(folder / "cwd"),
+        "group": os.getpgid(server.pid),
+        "niceness": os.getpriority(os.PRIO_PROCESS, server.pid),
+        "descriptors": descriptors,
+    }
+
+
+def log_lines(server: Server) -> list[str]:
+    return [re.sub(r"server\d|\d", "", line) for line in server.log.read_text().splitlines()]
+
+
+def test_a_forked_server_equals_an_executed_one(serve: Serve) -> None:
+    processes = {"web": {"command": "sleep 1000", "auto-start": True}}
+    executed, forked = serve(processes, wait=False), serve(processes, wait=False)
+    executed.is_forked, forked.is_forked = False, True
+    for server, kind in ((executed, subprocess.Popen), (forked, Forked)):
+        assert isinstance(server.start().process, kind)
+        server.until("web", "running")
+        assert server.get("/readyz").status == 200
+    expected, found = seen_by_the_kernel(executed), seen_by_the_kernel(forked)
+    assert (expected.pop("folder"), found.pop("folder")) == (str(executed.folder), str(forked.folder))
+    assert found == expected
+    assert [executed.stop(), forked.stop()] == [0, 0]
+    assert log_lines(forked) == log_lines(executed)
+    assert forked.start().process != executed.process
+    forked.kill()
+    assert forked.process is not None
+    assert forked.process.returncode == -9
