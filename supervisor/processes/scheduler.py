@@ -55,6 +55,10 @@ class Entry:
     queued: int | None = None
     """The number of the request for the run that waits; its instant is `state.queued`."""
 
+    def is_ahead_of(self, now: int) -> bool:
+        """Whether the clock was wrong when the newest handled instant was stored."""
+        return usable(self.state.handled, now) != self.state.handled
+
     def plan(self) -> None:
         """Computes when the next instant runs."""
         self.is_planned = True
@@ -163,9 +167,6 @@ class Scheduler:
         now = self._context.clock.now()
         remaining = self._timer.when() - asyncio.get_running_loop().time()
         if abs((self._armed_for - now) / SECOND - remaining) > _JUMP_SECONDS:
-            for entry in self._entries.values():
-                if usable(entry.state.handled, now) != entry.state.handled:
-                    entry.is_planned = False
             self._wake()
 
     def _wake(self) -> None:
@@ -193,7 +194,7 @@ class Scheduler:
         return [
             entry
             for entry in self._entries.values()
-            if not entry.is_planned or (entry.due_at is not None and entry.due_at <= now)
+            if not entry.is_planned or (entry.due_at is not None and entry.due_at <= now) or entry.is_ahead_of(now)
         ]
 
     def _arm(self) -> None:
@@ -215,7 +216,7 @@ class Scheduler:
         if self._entries.get(entry.process.name) is not entry:
             return  # a reload replaced it during the round
         now = self._context.clock.now()
-        if usable(entry.state.handled, now) != entry.state.handled:
+        if entry.is_ahead_of(now):
             entry.state = self._keep(evolve(entry.state, handled=now))
             entry.is_planned = False
         if not entry.is_planned:

@@ -276,6 +276,20 @@ def test_clock_jumps_count_missed_runs_and_no_instant_runs_twice(serve: Serve) -
     serve(work, job())
 
 
+def test_a_timer_that_ends_after_the_clock_was_set_back_hides_no_jump(serve: Serve) -> None:
+    """A timer ends between the jump and the next check of the clock."""
+
+    async def work(supervision: Supervision) -> None:
+        await supervision.tick("2026-03-01T10:01:00")
+        await supervision.until("job", Status.FINISHED)
+        supervision.clock.set("2026-02-01T10:00:30")
+        supervision.services.supervision.scheduler._wake()
+        await supervision.wait_for_round()
+        assert text(supervision.report().next_run) == "2026-02-01T10:01:00"
+
+    serve(work, job())
+
+
 def test_tick_starts_dependencies_unless_an_operator_stopped_them(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
         fleet = supervision.services.supervision.fleet
