@@ -54,6 +54,8 @@ class Entry:
     """When the next instant runs; `None` where there is none or the schedule is paused."""
     queued: int | None = None
     """The number of the request for the run that waits; its instant is `state.queued`."""
+    dropped: int | None = None
+    """A handled instant that was too far ahead. It counts again if the clock returns to it: that time was right."""
 
     def is_ahead_of(self, now: int) -> bool:
         """Whether the clock was wrong when the newest handled instant was stored."""
@@ -216,9 +218,7 @@ class Scheduler:
         if self._entries.get(entry.process.name) is not entry:
             return  # a reload replaced it during the round
         now = self._context.clock.now()
-        if entry.is_ahead_of(now):
-            entry.state = self._keep(evolve(entry.state, handled=now))
-            entry.is_planned = False
+        self._correct_handled(entry, now)
         if not entry.is_planned:
             entry.plan()
         if entry.due_at is None or entry.due_at > now:
@@ -231,6 +231,18 @@ class Scheduler:
         if due.run is not None:
             self._run(entry, due.run)
         entry.plan()
+
+    def _correct_handled(self, entry: Entry, now: int) -> None:
+        """Drops a handled instant of a wrong clock, and takes a dropped one back when the clock is near it."""
+        if entry.is_ahead_of(now):
+            entry.dropped, handled = entry.state.handled, now
+        elif entry.dropped is not None and usable(entry.dropped, now) == entry.dropped:
+            handled = max(entry.dropped, entry.state.handled)
+            entry.dropped = None
+        else:
+            return
+        entry.state = self._keep(evolve(entry.state, handled=handled))
+        entry.is_planned = False
 
     # Ticks
 

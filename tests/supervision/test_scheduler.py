@@ -272,6 +272,10 @@ def test_clock_jumps_count_missed_runs_and_no_instant_runs_twice(serve: Serve) -
         await supervision.until("job", Status.FINISHED, 2)
         assert (await supervision.outcomes())[1] == ("schedule", "2026-02-27T10:01:00", "success")
         assert supervision.report().missed == 29
+        await supervision.tick("2026-03-01T10:30:40")  # the later time was right: its instants are not due again
+        assert text(supervision.report().next_run) == "2026-03-01T10:31:00"
+        assert len(await supervision.runs()) == 2
+        assert supervision.report().missed == 29
 
     serve(work, job())
 
