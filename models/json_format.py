@@ -50,14 +50,15 @@ def rfc3339(at: int) -> str:
 def read_rfc3339(name: str, text: str, zone_needed: bool = True) -> int:
     """Microseconds since 1970 of a time by RFC 3339, in whose query parameter a `+` may have become a space.
 
-    Without `zone_needed` a time without a zone, or a date, is one in UTC. Raises `Invalid`, which names the parameter.
+    Without `zone_needed` a time without a zone, or a date, is one in UTC. Raises `Invalid`, which names the parameter,
+    also for a time that in UTC is before the year 1 or after 9999: `rfc3339` could not write it.
     """
     try:
         at = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
         if at.tzinfo is None and zone_needed:
             raise Invalid(f"{name} needs a zone, as in 2026-11-22T10:00:00Z")
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return round(at.timestamp() * 1_000_000)
+        return (at.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         raise Invalid(f"{name} must be a time by RFC 3339, such as 2026-11-22T10:00:00Z") from None
 

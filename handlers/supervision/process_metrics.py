@@ -28,6 +28,8 @@ _MAX_TABLE_ROWS = 24
 _MIN_SPAN_SECONDS = 60
 _SAMPLE_SECONDS, _SAMPLED_SECONDS = 5, 600
 """The step of the latest samples, and how far they go back at the default interval."""
+_FIRST_SECOND = -62_135_596_800
+"""The year 1: no earlier time can be written."""
 
 
 @frozen
@@ -62,7 +64,7 @@ def window(query: Mapping[str, str], now: int, default: int = 3600, points: int 
     """The window that `from`, `to`, `range` and `step` of a query choose. Raises `Invalid`."""
     end = _instant("to", query["to"]) if query.get("to") else now
     length = RANGES.get(query.get("range", ""), default)
-    start = _instant("from", query["from"]) if query.get("from") else end - length
+    start = _instant("from", query["from"]) if query.get("from") else max(end - length, _FIRST_SECOND)
     if end - start < _MIN_SPAN_SECONDS:
         raise Invalid("from must be at least a minute before to")
     if query.get("step"):
@@ -160,7 +162,7 @@ def moves(shown: Window, now: int, keep: int) -> list[tuple[str, str]]:
 
 
 def _text(seconds: int) -> str:
-    return rfc3339(seconds * _MICROS_PER_SECOND).replace(".000000", "")
+    return rfc3339(max(seconds, _FIRST_SECOND) * _MICROS_PER_SECOND).replace(".000000", "")
 
 
 def _x(at: int, shown: Window) -> float:

@@ -19,6 +19,8 @@ AT = 1_795_514_400_000_000
         ("2026-11-24T10:00:00.000001Z", AT + 1),
         ("2026-11-24T10:00:00", AT),
         ("2026-11-24", AT - 36_000_000_000),
+        ("9999-12-31T23:59:59.999999Z", 253_402_300_799_999_999),
+        ("0001-01-01T00:00:00Z", -62_135_596_800_000_000),
     ],
 )
 def test_a_time_is_read_in_microseconds(text: str, expected: int) -> None:
@@ -26,7 +28,11 @@ def test_a_time_is_read_in_microseconds(text: str, expected: int) -> None:
     assert read_rfc3339("since", rfc3339(expected)) == expected
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "10:00", "2026-13-01T00:00:00Z", "0001-01-01T00:00:00+23:59x"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "10:00", "2026-13-01T00:00:00Z", "0001-01-01T00:00:00+23:59x", "0001-01-01T00:00:00+00:01",
+     "9999-12-31T23:59:59-00:01", "2026-11-24T10:00:60Z"],
+)  # fmt: skip
 def test_an_invalid_time_is_refused_with_the_name_of_its_parameter(text: str) -> None:
     with pytest.raises(Invalid, match="since must be a time by RFC 3339"):
         read_rfc3339("since", text, zone_needed=False)

@@ -205,6 +205,8 @@ def test_metrics_of_a_process_include_its_starts(server: Server) -> None:
         "from=yesterday",
         "from=2026-11-22T10:00:00",
         "from=2126-11-22T10:00:00Z",
+        "from=0001-01-01T00:00:00%2B23:59",
+        "to=9999-12-31T23:59:59-23:59",
         "step=0",
         "step=60&from=2020-01-01T00:00:00Z",
     ],
@@ -236,6 +238,8 @@ def test_other_windows_are_links_that_need_no_script(server: Server) -> None:
         "/processes/web?from=2025-12-31T23:30:00Z&to=2026-01-01T01:30:00Z#metrics",
     ]
     assert "There is no history in this time" in hour.words
+    for query in ("to=0001-01-01T00:02:00Z", "from=9999-12-31T00:00:00Z&to=9999-12-31T23:59:59.999999Z"):
+        assert server.get(f"/processes/web?{query}").status == 200
     future = get_page(server, "/processes/web?from=2126-01-01T00:00:00Z&to=2126-01-01T01:00:00Z")
     links = [str(attributes.get("href")) for tag, attributes in future.tags if tag == "a"]
     assert [link for link in links if "from=" in link and link.endswith("#metrics")] == [
