@@ -213,11 +213,15 @@ def state_after(run: Run, complete: bool) -> State:
 
 
 def settle(settings: Runs, now: int) -> int | None:
-    """Closes pending runs whose time is over; returns when the next one's is, None without any."""
+    """Closes pending runs whose time is over; returns when the next one's is, None without any.
+
+    The time of a run whose last upload is dated later than `now`, because the clock was set back, begins now.
+    """
     quiet = now - round(settings.settle * MICROSECONDS)
     late = now - round(settings.incomplete_after * MICROSECONDS)
     pending = "UPDATE run SET state = ? WHERE state = 'PENDING' AND updated_at <= ? AND expected_uploads"
     with reports.atomic():
+        reports.execute_sql("UPDATE run SET updated_at = ? WHERE state = 'PENDING' AND updated_at > ?", (now, now))
         reports.execute_sql(f"{pending} IS NULL", ("COMPLETE", quiet))
         reports.execute_sql(f"{pending} IS NOT NULL", ("INCOMPLETE", late))
         due: list[Any] = reports.execute_sql(

@@ -13,9 +13,9 @@ from tracker_rows import Membership
 
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential
-from models.config.settings import QualityGate, Tracker, TrackerSecurity
+from models.config.settings import QualityGate, Runs, Tracker, TrackerSecurity
 from models.errors import Denied, Unauthenticated
-from models.tracker import line_sets, run_events, runs
+from models.tracker import attempts, line_sets, run_events, runs
 from models.tracker.reports.base import (
     BadReport,
     Case,
@@ -528,3 +528,16 @@ def test_the_gate_judges_the_run_as_it_is_after_the_upload(worker: Worker) -> No
     stored = worker.post(junit("b"), coverage("d", {"A": {2: True}}), run_key="k")
     assert stored.verdict.status == "PASSED"
     assert '"gateStatus":"PASSED"' in stored.update.data
+
+
+def test_time_of_a_pending_run_begins_anew_where_the_clock_was_set_back(worker: Worker) -> None:
+    now, year, settings = 1_795_514_400_000_000, 365 * 86_400_000_000, Runs()
+    settle, incomplete = (round(span * 1_000_000) for span in (settings.settle, settings.incomplete_after))
+    worker.post(junit("a", ("one", PASSED)), run_key="settles", now=now + year)
+    worker.post(junit("b", ("one", PASSED)), run_key="waits", expected_uploads=2, now=now + year)
+    states = Run.select(Run.state).order_by(Run.id).tuples()
+    assert attempts.settle(settings, now) == now + settle
+    assert [state for (state,) in states.clone()] == ["PENDING", "PENDING"]
+    attempts.settle(settings, now + settle)
+    attempts.settle(settings, now + incomplete)
+    assert [state for (state,) in states.clone()] == ["COMPLETE", "INCOMPLETE"]
