@@ -263,7 +263,7 @@ def _count(fields: str, place: tzinfo, after: int, until: int) -> int:
 def _even_days(day: date, place: tzinfo, until: int) -> int:
     """How many days from `day` on end before `until` without a change of the clock: 14, 1 or 0."""
     start = _midnight(day, place)
-    first = datetime.fromtimestamp(start // SECOND, place)
+    first = datetime.fromtimestamp(start // SECOND - _MAX_FIXUP_SECONDS, place)  # a run of the day before may come late
     for days in (14, 1):
         end = _midnight(day + timedelta(days=days), place)
         last = datetime.fromtimestamp(end // SECOND - 1, place)

@@ -101,9 +101,20 @@ def test_count_between_excludes_the_start_and_includes_the_end(schedule: Schedul
     assert schedule.count_between(start, at("2027-03-01T00:00:00")) == 365 * 288
 
 
-@pytest.mark.parametrize("place", ["UTC", BERLIN, "Australia/Lord_Howe", "Africa/Cairo", "America/Havana"])
 @pytest.mark.parametrize(
-    "cron", ["30 2 * * *", "*/20 * * * *", "15 0,3 1-7 * MON", "0 12 L * *", "*/45 1 * 3,4,10 *", "59 23 * * 5L"]
+    "place", ["UTC", BERLIN, "Australia/Lord_Howe", "Africa/Cairo", "America/Havana", "America/Nuuk"]
+)
+@pytest.mark.parametrize(
+    "cron",
+    [
+        "30 2 * * *",
+        "*/20 * * * *",
+        "15 0,3 1-7 * MON",
+        "0 12 L * *",
+        "*/45 1 * 3,4,10 *",
+        "59 23 * * 5L",
+        "45 23 * * 6",
+    ],
 )
 def test_count_between_is_the_number_of_instants(cron: str, place: str) -> None:
     schedule = Schedule(cron, timezone=place)
