@@ -9,6 +9,7 @@ import time
 log = logging.getLogger("server")
 
 _HOUR_MICROSECONDS = 3600 * 1_000_000
+_DAY_MICROSECONDS = 24 * _HOUR_MICROSECONDS
 _TRUSTED_AFTER_SECONDS = 86_400.0
 
 
@@ -48,6 +49,10 @@ class Clock:
             return expected
         self._seen, self._ahead_since = (now, boot), None
         return now
+
+    def expired_before(self, days: int) -> int:
+        """What is dated before this is more than so many days old, by `settled`; 1970 at the earliest."""
+        return max(0, self.settled() - days * _DAY_MICROSECONDS)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -33,7 +33,6 @@ from supervisor.systemd import VARIABLES
 
 log = logging.getLogger("server")
 
-_DAY_MICROSECONDS = 86_400 * 1_000_000
 _MAX_WAITING_EVENTS = 50_000
 _PAUSE_SECONDS = 0.01
 """Between two parts of a long deletion, so that no request waits for it."""
@@ -111,7 +110,7 @@ class Supervision:
     async def prune(self) -> None:
         """Keeps the history, notices and logs within their limits. Raises `peewee.PeeweeException`, `OSError`."""
         events = self.settings.events
-        before = self._clock.settled() - events.retain_days * _DAY_MICROSECONDS
+        before = self._clock.expired_before(events.retain_days)
         while await self.history.prune(before, events.retain_rows):
             await asyncio.sleep(_PAUSE_SECONDS)
         while await self.notices.prune(self.settings.notices.retain_rows):

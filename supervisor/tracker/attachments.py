@@ -22,7 +22,6 @@ log = logging.getLogger("tracker")
 _PERIOD_SECONDS = 600.0
 _MAX_WARNINGS = 20
 _PAUSE_SECONDS = 0.01
-_DAY_MICROSECONDS = 86_400 * 1_000_000
 
 
 class Attachments:
@@ -110,7 +109,7 @@ class Attachments:
         doubtful, self._doubtful = self._doubtful, set()
         await self._in_store(lambda: self.remove_unused(doubtful))
         days = self.settings.retain_days
-        before = self._clock.settled() - days * _DAY_MICROSECONDS
+        before = self._clock.expired_before(days)
         while days and (hashes := await self._in_store(lambda: attachments.delete_expired(before))):
             await self._in_store(lambda: self.remove_unused(hashes))
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -23,7 +23,6 @@ _PERIOD_SECONDS = 600.0
 _DELAY_SECONDS = 2.0
 _PAUSE_SECONDS = 0.01
 _MIN_SETTLE_SECONDS = 1.0
-_DAY_MICROSECONDS = 86_400 * 1_000_000
 
 InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -85,7 +84,7 @@ class Retention:
 
     async def _delete_expired(self) -> None:
         days, runs, gate = self._settings.retain_days, self._settings.retain_runs, self._settings.quality_gate
-        before = self._clock.settled() - days * _DAY_MICROSECONDS if days else 0
+        before = self._clock.expired_before(days) if days else 0
         while (days or runs) and (ids := await self._in_store(lambda: retention.expired(before, runs, gate))):
             for id in ids:
                 await self.delete(id)

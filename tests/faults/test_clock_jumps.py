@@ -35,8 +35,11 @@ class JumpingServer:
         self.jump(0)
         config: dict[str, Any] = {
             "supervisor": {"processes": {"web": SLEEPER, "crasher": CRASHER}, "events": {"retain-days": 30}},
-            "tracker": {"retain-days": 30, "retain-runs": 3, "security": {"session-lifetime": "1d"}},
-        }
+            "tracker": {
+                "retain-days": 30, "retain-runs": 3, "security": {"session-lifetime": "1d"},
+                "attachments": {"retain-days": 10**17},
+            },
+        }  # fmt: skip
         command = changed_constants.server_command(
             clock=str(self._file), supervisor__services___PRUNE_SECONDS=0.2,
             supervisor__tracker__retention___PERIOD_SECONDS=0.2,
@@ -159,6 +162,12 @@ def test_settled_time_follows_a_jump_ahead_after_a_day(caplog: pytest.LogCapture
     ]
     clock.advance(2 * HOUR)
     assert clock.settled() == clock.now()
+
+
+def test_nothing_expires_before_1970() -> None:
+    clock = SetClock()
+    assert clock.expired_before(30) == clock.now() - 30 * DAY * 1_000_000
+    assert clock.expired_before(10**17) == 0
 
 
 @pytest.mark.parametrize("jump", [-90 * DAY, -1.0, 10.0, 0.9 * HOUR])
