@@ -36,6 +36,8 @@ _FIELDS = (
     "repoUrl", "module",
 )  # fmt: skip
 _MAX_POLL_SECONDS = 15.0
+_MAX_DURATION_SECONDS = 36_500 * 86_400.0
+"""As in the configuration: beyond it the timers of the system overflow."""
 _PERF_FLAG = "perf"
 _RECURSIVE = re.compile(r"(?:(.*?)/)?\*\*(?:/+(.*))?", re.DOTALL)
 """A pattern with `**`: what stands before and after."""
@@ -131,11 +133,13 @@ def _seconds(raw: str) -> float:
 
 
 def _duration(raw: str) -> float:
-    """Seconds, from `90`, `90s`, `2m` or `1h`."""
+    """Seconds, from `90`, `90s`, `2m` or `1h`; at most a hundred years."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)\s*(s|m|h|)", raw.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"{raw!r} is no duration: write 90, 90s, 2m or 1h")
-    return float(match[1]) * {"m": 60, "h": 3600}.get(match[2], 1)
+    if (seconds := float(match[1]) * {"m": 60, "h": 3600}.get(match[2], 1)) > _MAX_DURATION_SECONDS:
+        raise argparse.ArgumentTypeError(f"{raw!r} is longer than 36500 days")
+    return seconds
 
 
 def _dashed(name: str) -> str:

@@ -108,6 +108,7 @@ def test_names_that_look_like_options_and_globs_are_names(ctl: Ctl) -> None:
         (["tail", "-n", "0", "web"], 2),
         (["--timeout", "soon", "status"], 2),
         (["--timeout", "0", "status"], 2),
+        (["--timeout", "99999999d", "status"], 2),
         (["top", "-d", "0"], 2),
         (["tail", "-f", "web", "a*"], 1),
         (["start", "absent"], 1),

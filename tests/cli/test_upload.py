@@ -208,6 +208,7 @@ def test_a_token_of_scope_ingest_shows_the_verdict_without_rules(serve: Serve, r
         (["--project", "p", *JUNIT, "--token-file", "/dev/null"], "empty"),
         (["--project", "p", "--junit", "."], "folder"),
         (["--project", "p", *JUNIT, "--timeout", "0"], "--timeout"),
+        (["--project", "p", *JUNIT, "--timeout", "9999999h"], "longer than 36500 days"),
     ],
 )
 def test_invalid_arguments_are_2(server: Server, reports: Path, arguments: list[str], word: str) -> None:

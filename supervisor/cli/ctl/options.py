@@ -17,6 +17,8 @@ Exit codes: 0 done; 1 failed; 2 usage; 4 refused; 5 no such process; 7 no server
 `status`: 0 all run; 3 one does not; 4 unknown, or no answer. `wait`: 124 timeout.
 """
 _MIN_DELAY_SECONDS = 0.1
+_MAX_SECONDS = 36_500 * 86_400.0
+"""As in the configuration: beyond it the timers of the system overflow."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
 _AddCommand = Callable[..., argparse.ArgumentParser]
@@ -30,11 +32,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def seconds(text: str) -> float:
-    """A length of time: `500ms`, `5s`, `2m`, `1h`, or a number of seconds."""
+    """A length of time: `500ms`, `5s`, `2m`, `1h`, or a number of seconds; at most a hundred years."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a length of time such as 500ms, 5s or 2m")
-    return float(found[1]) * _UNITS[found[2]]
+    if (length := float(found[1]) * _UNITS[found[2]]) > _MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than 36500d")
+    return length
 
 
 def some_seconds(text: str) -> float:
