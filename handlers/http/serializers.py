@@ -302,8 +302,8 @@ def length(micros: int) -> str:
 
 
 def duration_text(micros: int) -> str:
-    """Returns microseconds as text: `2d 5h 30m`, below a minute `12s`."""
-    minutes, seconds = divmod(micros // 1_000_000, 60)
+    """Returns microseconds as text: `2d 5h 30m`, below a minute `12s`; `0s` if the clock was set back meanwhile."""
+    minutes, seconds = divmod(max(0, micros) // 1_000_000, 60)
     if not minutes:
         return f"{seconds}s"
     days, hours = divmod(minutes // 60, 24)

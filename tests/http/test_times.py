@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from handlers.http.serializers import duration_text
 from models.errors import Invalid
 from models.json_format import read_rfc3339, rfc3339
 
@@ -42,3 +43,11 @@ def test_an_invalid_time_is_refused_with_the_name_of_its_parameter(text: str) ->
 def test_a_zone_can_be_required(text: str) -> None:
     with pytest.raises(Invalid, match="from needs a zone"):
         read_rfc3339("from", text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(-7200, "0s"), (59.9, "59s"), (3600, "1h 0m"), (2 * 86_400 + 60, "2d 0h 1m")]
+)
+def test_a_duration_is_text_and_never_negative(seconds: float, expected: str) -> None:
+    """The clock may be set back between the beginning and the end."""
+    assert duration_text(round(seconds * 1_000_000)) == expected
