@@ -257,9 +257,9 @@ def log_in(known: Password, lifetime: int, now: int, new_hash: str | None = None
             (digest(raw), user_id, now, now + lifetime),
         )
         reports.execute_sql(
-            "DELETE FROM session WHERE account_id = ? AND (expires_at <= ? OR id NOT IN"
-            " (SELECT id FROM session WHERE account_id = ? ORDER BY id DESC LIMIT ?))",
-            (user_id, now, user_id, MAX_SESSIONS_OF_ACCOUNT),
+            "DELETE FROM session WHERE account_id = ? AND id NOT IN"
+            " (SELECT id FROM session WHERE account_id = ? ORDER BY id DESC LIMIT ?)",
+            (user_id, user_id, MAX_SESSIONS_OF_ACCOUNT),
         )
     return raw
 
