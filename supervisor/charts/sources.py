@@ -5,6 +5,7 @@ and the versions of a chart's dependencies.
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote
 
 from attrs import evolve
 
@@ -28,6 +29,8 @@ from supervisor.http.urls import Url
 
 _MAX_PROVENANCE_BYTES = 1024**2
 _MAX_SCHEMA_IN_THREAD_BYTES = 1024**2
+_MAX_FILE_NAME_BYTES = 250
+"""With `.prov` a file's name has at most 255 bytes."""
 
 
 class Sources:
@@ -52,12 +55,13 @@ class Sources:
             return await self.checked(path, is_safe_only)
         source = repositories.named(ref.repository)
         version_ = await self._repositories.find(source, ref.chart, ref.version)
-        path = folder / f"{ref.name}-{version_.version}.tgz"
         url: Url | str = version_.url
         if version_.url.startswith(OCI):
             path = await self._pulled(source, version_, folder, proven)
         else:
-            url = await self._fetched(source, version_, path)
+            url, name = _archive_url(source, version_), f"{ref.name}-{version_.version}.tgz"
+            path = folder / (_file_name(url, name) if proven else name)
+            await self._fetched(source, url, version_.digest, path)
             if proven:
                 await self._provenance(source, url, path)
         chart = await self.checked(path, is_safe_only)
@@ -87,18 +91,14 @@ class Sources:
             return check_schema(text, path)
         return self._workers.isolated(check_schema, text, path)
 
-    async def _fetched(self, source: Source, version_: FoundVersion, path: Path) -> Url:
-        if not version_.url:
-            raise Invalid(f"the index of {source.name} names no URL for version {version_.version}")
-        url = urls.parse(source.url).below(version_.url)
+    async def _fetched(self, source: Source, url: Url, digest: str, path: Path) -> None:
         response = await self._get(source, url, path, self._fetcher.limits.max_archive)
         if response.status in (404, 410):
             raise NotFound(f"{url} was not found, although the index of {source.name} names it")
         if not response.is_good:
             raise Upstream(f"{url} answered {response.status}")
-        if version_.digest and version_.digest != response.sha256:
+        if digest and digest != response.sha256:
             raise Upstream(f"{url} does not match the digest in the index of {source.name}")
-        return url
 
     async def _provenance(self, source: Source, url: Url, path: Path) -> None:
         """As helm: the archive's URL with `.prov` appended. Raises `Invalid` if it is missing."""
@@ -125,6 +125,20 @@ class Sources:
             verify=not source.insecure,
         )
         return await self._fetcher.fetch(request)
+
+
+def _archive_url(source: Source, version_: FoundVersion) -> Url:
+    """Raises `Invalid`."""
+    if not version_.url:
+        raise Invalid(f"the index of {source.name} names no URL for version {version_.version}")
+    return urls.parse(source.url).below(version_.url)
+
+
+def _file_name(url: Url, default: str) -> str:
+    """The last part of the URL's path, by which a provenance file names its archive; else `default`."""
+    name = unquote(url.path).rstrip("/").rpartition("/")[2]
+    is_safe = name.isprintable() and name not in ("", ".", "..") and len(name.encode()) <= _MAX_FILE_NAME_BYTES
+    return name if is_safe else default
 
 
 _NAME_PREFIXES = ("@", "alias:")

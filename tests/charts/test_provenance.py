@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import chart_servers
 import pytest
-from chart_servers import FULL, WebServer, post_json
+from chart_servers import FULL, WebServer, index_entry, index_file, post_json
 from conftest import Server
 from http_checks import running_server
 from requirements import require
@@ -30,6 +31,13 @@ class Signer:
     def gpg(self, *arguments: str) -> None:
         command = ["gpg", "--homedir", str(self.folder), "--batch", "--passphrase", "", *arguments]
         subprocess.run(command, check=True, capture_output=True)
+
+    def prove(self, data: bytes, file_name: str) -> bytes:
+        """A provenance that has only the digest of a file."""
+        text, proof = self.folder / "text", self.folder / "proof"
+        text.write_text(f"name: demo\n\n...\nfiles:\n  {file_name}: sha256:{hashlib.sha256(data).hexdigest()}\n")
+        self.gpg("--yes", "--output", str(proof), "--clear-sign", str(text))
+        return proof.read_bytes()
 
     def sign(self, data: bytes, version: str) -> bytes:
         """The provenance that helm writes for a chart."""
@@ -113,6 +121,34 @@ def test_a_chart_without_a_trusted_signature_is_refused(server: Server, version:
     assert answer.status == 400, answer
     assert message in answer.json["detail"]
     assert post_json(server, "/repos/pull", {"chart": f"lab/demo:{version}"}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("version", "url", "signed_as", "status"),
+    [
+        ("1.0.0", "demo-v1.0.0.tgz", "demo-v1.0.0.tgz", 200),
+        ("1.0.0+b1", "files/demo%201.0.0_b1.tgz?a=b", "demo 1.0.0_b1.tgz", 200),
+        ("1.0.0", "archive.tgz", "demo-1.0.0.tgz", 400),
+        ("1.0.0", "demo-1.0.0.tgz", "demo-2.0.0.tgz", 400),
+        ("1.0.0", "files/..%2f..%2fx.tgz", "x.tgz", 200),
+        ("1.0.0", "files/%00", "demo-1.0.0.tgz", 200),
+    ],
+)
+def test_the_provenance_names_the_archive_as_its_url_does(
+    server: Server, web: WebServer, signers: tuple[Signer, Signer], version: str, url: str, signed_as: str, status: int
+) -> None:
+    data = chart_servers.chart_archive("demo", version)
+    path = f"/named/{url.partition('?')[0]}"
+    web.pages |= {
+        "/named/index.yaml": index_file(index_entry("demo", version, data, urls=[url])),
+        path: data,
+        f"{path}.prov": signers[0].prove(data, signed_as),
+    }
+    assert post_json(server, "/repos", {"name": "named", "url": f"{web.url}/named", "forceUpdate": True}).status == 201
+    answer = post_json(server, "/repos/pull", {"chart": "named/demo", "version": version, "verify": True})
+    assert answer.status == status, answer
+    if status == 200:
+        assert answer.headers["Content-Disposition"] == f'attachment; filename="demo-{version}.tgz"'
 
 
 def test_a_caller_cannot_name_a_keyring(server: Server, signers: tuple[Signer, Signer]) -> None:
