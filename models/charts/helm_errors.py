@@ -268,3 +268,25 @@ def _error_text(stderr: str) -> str:
     else:
         kept = [line for line in lines[begins:] if not _NOISE.match(line)]
     return _PREFIX.sub("", "\n".join(kept)[:_MAX_MATCHED_CHARACTERS]).strip()
+
+
+_UNVERIFIED = (
+    (
+        "failed to load keyring",
+        "helm cannot read the keyring of svc.fetch.keyring (it needs the format of gpg --export)",
+    ),
+    ("made by unknown entity", "no key in the keyring signed it"),
+    ("made by revoked key", "the key that signed it is revoked"),
+    ("key expired", "the key that signed it has expired"),
+    ("signature expired", "its signature has expired"),
+    ("invalid signature", "its signature does not match its provenance file"),
+    ("sha256 sum does not match", "the archive differs from the signed one"),
+    ("does not contain a SHA for a file named", "its provenance file is that of another archive"),
+    ("signature block not found", "its provenance file has no signature"),
+    ("no such file", "it has no provenance file"),
+)
+
+
+def verification_reason(output: str) -> str:
+    """Why `helm verify` refused a chart."""
+    return next((reason for text, reason in _UNVERIFIED if text in output), "its provenance file is not valid")

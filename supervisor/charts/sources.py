@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from attrs import evolve
 
-from models.charts import archive, metadata, repositories, semver
+from models.charts import archive, helm_errors, metadata, repositories, semver
 from models.charts.archive import ChartArchive, Dependency
 from models.charts.metadata import LockedDependency
 from models.charts.refs import OCI, ChartRef, check_version
@@ -101,11 +101,13 @@ class Sources:
             raise Upstream(f"{url} does not match the digest in the index of {source.name}")
 
     async def _provenance(self, source: Source, url: Url, path: Path) -> None:
-        """As helm: the archive's URL with `.prov` appended. Raises `Invalid` if it is missing."""
+        """As helm: the archive's URL with `.prov` appended. Raises `Invalid` if it is missing, else `Upstream`."""
         prov_url = urls.parse(f"{url.scheme}://{url.authority}{url.path}.prov{f'?{url.query}' if url.query else ''}")
         response = await self._get(source, prov_url, path.with_name(f"{path.name}.prov"), _MAX_PROVENANCE_BYTES)
-        if not response.is_good:
+        if response.status in (404, 410):
             raise Invalid(f"the chart cannot be verified: {prov_url} answered {response.status}")
+        if not response.is_good:
+            raise Upstream(f"{prov_url} answered {response.status}")
 
     async def _get(self, source: Source, url: Url, into: Path, max_bytes: int) -> Response:
         """Fetches a URL of the repository, with its login only for the same origin."""
@@ -211,13 +213,4 @@ async def verify_provenance(helm: Helm, chart: ChartArchive, keyring: Path, fold
     arguments = ["verify", f"--keyring={keyring}", "--", str(chart.path)]
     output = await helm.run(arguments, folder, Bounds(_VERIFY_TIMEOUT_SECONDS, f"{_VERIFY_TIMEOUT_SECONDS:g} s"))
     if not output.ok:
-        raise Invalid(f"the chart cannot be verified: {_reason(output.stderr)}")
-
-
-def _reason(output: str) -> str:
-    reasons = (
-        ("made by unknown entity", "no key in the keyring signed it"),
-        ("sha256 sum does not match", "the archive differs from the signed one"),
-        ("no such file", "it has no provenance file"),
-    )
-    return next((reason for pattern, reason in reasons if pattern in output), "its provenance file is not valid")
+        raise Invalid(f"the chart cannot be verified: {helm_errors.verification_reason(output.stderr)}")

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import chart_servers
 import pytest
-from chart_servers import FULL, WebServer, index_entry, index_file, post_json
+from chart_servers import FULL, Reply, WebServer, index_entry, index_file, post_json
 from conftest import Server
 from http_checks import running_server
 from requirements import require
-from small_charts import helm_path
+from small_charts import HELMS, helm_path
+
+from models.charts.helm_errors import verification_reason
 
 
 class Signer:
@@ -149,6 +151,64 @@ def test_the_provenance_names_the_archive_as_its_url_does(
     assert answer.status == status, answer
     if status == 200:
         assert answer.headers["Content-Disposition"] == f'attachment; filename="demo-{version}.tgz"'
+
+
+@pytest.mark.parametrize(
+    ("reply", "status", "message"),
+    [
+        ((410, {}, b""), 400, "answered 410"),
+        ((500, {}, b""), 502, "answered 500"),
+        ((403, {}, b""), 502, "answered 403"),
+        (b"<!DOCTYPE html>", 400, "no signature"),
+        (b"", 400, "no signature"),
+    ],
+)
+def test_a_provenance_that_cannot_be_fetched_is_reported(
+    server: Server, web: WebServer, reply: Reply | bytes, status: int, message: str
+) -> None:
+    web.pages["/demo-4.0.0.tgz.prov"] = reply
+    answer = post_json(server, "/repos/pull", {"chart": "lab/demo:4.0.0", "verify": True})
+    del web.pages["/demo-4.0.0.tgz.prov"]
+    assert (answer.status, message in answer.json["detail"]) == (status, True), answer
+
+
+@pytest.mark.parametrize("helm", HELMS)
+@pytest.mark.parametrize(
+    ("keyring", "message"),
+    [
+        (b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n", "cannot read the keyring of svc.fetch.keyring"),
+        (b"", "no key in the keyring signed it"),
+    ],
+)
+def test_an_unusable_keyring_is_named(
+    tmp_path: Path, signers: tuple[Signer, Signer], helm: str, keyring: bytes, message: str
+) -> None:
+    file = tmp_path / "keyring"
+    file.write_bytes(keyring)
+    (tmp_path / "demo-1.0.0.tgz").write_bytes(b"a chart")
+    (tmp_path / "demo-1.0.0.tgz.prov").write_bytes(signers[0].prove(b"a chart", "demo-1.0.0.tgz"))
+    command = [helm_path(helm), "verify", f"--keyring={file}", "demo-1.0.0.tgz"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert message in verification_reason(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("Error: openpgp: signature made by revoked key", "is revoked"),
+        ("Error: openpgp: key expired", "key that signed it has expired"),
+        ("Error: openpgp: signature expired", "signature has expired"),
+        ("Error: openpgp: invalid signature: RSA verification failure", "does not match its provenance"),
+        ("Error: openpgp: invalid signature: hash tag doesn't match", "does not match its provenance"),
+        ('Error: provenance does not contain a SHA for a file named "x-1.0.0.tgz"', "of another archive"),
+        ("Error: failed to decode signature: signature block not found", "no signature"),
+        ("Error: failed to load keyring: open /srv/keys: no such file or directory", "cannot read the keyring"),
+        ("Error: message block must have at least two parts", "not valid"),
+    ],
+)
+def test_the_reason_of_a_failed_verification_is_named(output: str, reason: str) -> None:
+    assert reason in verification_reason(output)
+    assert "/srv" not in verification_reason(output)
 
 
 def test_a_caller_cannot_name_a_keyring(server: Server, signers: tuple[Signer, Signer]) -> None:
