@@ -190,13 +190,31 @@ def _found(source: Source, chart: str, wanted: str) -> FoundVersion:
     if row is None:
         versions = [row_.version for row_ in of_chart.select(ChartVersion.version).order_by(ChartVersion.rank)]
         text = semver.chosen(wanted, versions)
-        label = source.name or source.url
-        if not versions:
-            raise NotFound(f"there is no chart {chart} in the repository {label}")
         if text is None:
-            raise NotFound(f"there is no version {wanted or 'that is stable'} of {chart} in the repository {label}")
+            raise _no_version(source, chart, wanted, bool(versions))
         row = of_chart.where(ChartVersion.version == text).get()
     return FoundVersion(row.version, row.url, row.digest)
+
+
+def _no_version(source: Source, chart: str, wanted: str, has_chart: bool) -> NotFound:
+    label = source.name or source.url
+    if not has_chart:
+        return NotFound(f"there is no chart {chart} in the repository {label}")
+    return NotFound(f"there is no version {wanted or 'that is stable'} of {chart} in the repository {label}")
+
+
+def version_to_lock(source: Source, chart: str, wanted: str) -> str:
+    """The version that helm would write to a lock: the newest in range that has a URL. Raises `NotFound`, `Invalid`.
+
+    Unlike `find`, it does not prefer the version whose text is `wanted`: `1.0.0+b` also allows 1.0.0.
+    """
+    query = ChartVersion.select(ChartVersion.version, ChartVersion.url).join(Chart)
+    query = query.where((Chart.repository == source.id) & (Chart.name == chart)).order_by(ChartVersion.rank)
+    versions = cast("list[tuple[str, str]]", list(query.tuples()))
+    chosen = semver.first_allowed(wanted, (row[0] for row in versions if row[1]))
+    if chosen is None:
+        raise _no_version(source, chart, wanted, bool(versions))
+    return chosen
 
 
 # Writing

@@ -213,7 +213,12 @@ def chosen(wanted: str, texts: Iterable[str]) -> str | None:
 
     Raises `Invalid` if `wanted` is not a range.
     """
-    allowed, versions = range_of(wanted), list(texts)
-    if wanted in versions:
-        return wanted
-    return next((text for text in versions if (parsed := version(text)) and allowed.allows(parsed)), None)
+    versions = list(texts)
+    found = first_allowed(wanted, versions)
+    return wanted if wanted in versions else found
+
+
+def first_allowed(wanted: str, texts: Iterable[str]) -> str | None:
+    """The first of `texts` that is in range. Raises `Invalid` if `wanted` is not a range."""
+    allowed = range_of(wanted)
+    return next((text for text in texts if (parsed := version(text)) and allowed.allows(parsed)), None)

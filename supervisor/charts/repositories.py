@@ -105,6 +105,10 @@ class Repositories:
         """The version that helm would choose for `wanted`. Raises `NotFound`, `Invalid`."""
         return await self.stored(lambda: repositories.find(source, chart, wanted))
 
+    async def version_to_lock(self, source: Source, chart: str, wanted: str) -> str:
+        """The version that helm would write to a lock. Raises `NotFound`, `Invalid`."""
+        return await self.stored(lambda: repositories.version_to_lock(source, chart, wanted))
+
     # Changes
 
     async def add(self, requested: Source, folder: Path, force: bool = False) -> None:

@@ -179,10 +179,10 @@ class Dependencies:
                 return LockedDependency(dependency, await self._registries.version(ref), repository)
             else:
                 source = await self._repositories.of_url(repository, folder)
-            chosen = await self._repositories.find(source, dependency.name, wanted)
+            chosen = await self._repositories.version_to_lock(source, dependency.name, wanted)
         except Invalid as problem:
             raise Invalid(f"the dependency {dependency.name}: {problem.message}", problem.code) from None
-        return LockedDependency(dependency, chosen.version, repository)
+        return LockedDependency(dependency, chosen, repository)
 
 
 def _check_vendored(chart: ChartArchive, dependency: Dependency, wanted: str) -> None:

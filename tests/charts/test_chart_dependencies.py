@@ -17,6 +17,7 @@ from http_checks import check_problem, running_server
 PATH = "/api/v1/dependencies/resolve"
 DATABASES = ("1.0.0", "1.2.0", "1.10.0", "2.0.0", "3.0.0-rc.1")
 CACHES = ("0.1.0", "0.1.5", "0.2.0", "v1.0.0", "1.1.0+build.5")
+QUEUES = ("1.0.0", "1.0.0+b1", "v1.2.0", "1.2.0", "2", "2.1")
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,10 @@ def web() -> Iterator[WebServer]:
         one.serve(
             *(("cache", version, chart_servers.chart_archive("cache", version)) for version in CACHES), folder="/b"
         )
+        queues = [("queue", version, chart_servers.chart_archive("queue", version)) for version in QUEUES]
+        one.serve(*queues, folder="/c")
+        entries = [index_entry(*queue) for queue in queues]
+        one.pages["/c/index.yaml"] = index_file(*entries, index_entry("queue", "3.0.0", urls=[]))
         yield one
 
 
@@ -88,6 +93,12 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "v and build": [
         {"name": "cache", "version": "1.0.0", "repository": "{0}/b"},
         {"name": "cache", "version": ">1.0", "repository": "{0}/b", "alias": "second"},
+    ],
+    "first in range": [
+        {"name": "queue", "version": "1.0.0+b1", "repository": "{0}/c"},
+        {"name": "queue", "version": "1.2.0", "repository": "{0}/c", "alias": "b"},
+        {"name": "queue", "version": "2", "repository": "{0}/c", "alias": "c"},
+        {"name": "queue", "version": ">1", "repository": "{0}/c", "alias": "without-url"},
     ],
     "named": [
         {"name": "database", "version": "1.x", "repository": "@aaa"},
@@ -184,6 +195,7 @@ def test_a_chart_without_dependencies_has_an_empty_lock(server: Server, web: Web
         ({"version": "nonsense", "repository": "{0}/a"}, 400, "version"),
         ({"version": "1/2", "repository": "{0}/a"}, 400, "version"),
         ({"version": ">9", "repository": "{0}/a"}, 404, "no version >9"),
+        ({"name": "queue", "version": "3.0.0", "repository": "{0}/c"}, 404, "no version 3.0.0"),
         ({"version": "1.x", "repository": "{0}/b"}, 404, "no chart database"),
         ({"version": "1.x", "repository": "@nobody"}, 404, "no repository nobody"),
         ({"version": "1.x", "repository": "{0}/nowhere"}, 400, "not a chart repository"),
