@@ -70,8 +70,12 @@ class Registries:
         return _RegistrySession(self._fetcher, ref, base, self._logins.of(base))
 
     async def version(self, ref: ChartRef) -> str:
-        """The version that `ref.version` resolves to. Raises as `pull`."""
-        return (await self._tag(await self._session(ref), ref.version)).replace("_", "+")
+        """The version that `ref.version` resolves to; it exists. Raises as `pull`."""
+        session = await self._session(ref)
+        tag = await self._tag(session, ref.version)
+        if _EXACT.fullmatch(ref.version):
+            await session.manifest(tag)
+        return tag.replace("_", "+")
 
     async def _tag(self, session: _RegistrySession, wanted: str) -> str:
         if _EXACT.fullmatch(wanted):

@@ -166,6 +166,8 @@ class Dependencies:
         repository = dependency.repository
         try:
             wanted = check_version(dependency.version)
+            if not wanted:
+                raise Invalid("it has no version")
             if not repository:
                 _check_vendored(chart, dependency, wanted)
                 return LockedDependency(dependency, dependency.version, "")

@@ -143,6 +143,11 @@ def test_dependencies_in_registries_are_resolved(tmp_path: Path, web: WebServer,
     ]
     with running_server(tmp_path, svc={"security": FULL | {"allowed-hosts": [web.host_port, registry]}}) as server:
         answer = resolve(server, web, chart_servers.chart_archive(dependencies=dependencies))
+        missing = [
+            resolve(server, web, chart_servers.chart_archive(dependencies=[{**dependencies[0], **change}]))
+            for change in ({"version": "1.0.9"}, {"name": "nothing", "version": "1.0.0"})
+        ]
+    assert [(one.status, "in that version" in one.json["detail"]) for one in missing] == [(404, True)] * 2
     assert answer.status == 200, answer
     own, theirs = yaml.safe_load(answer.text), lock_of_helm(tmp_path, web, dependencies, "--plain-http")
     assert [one["version"] for one in own["dependencies"]] == ["1.1.0", "1.0.0"]
@@ -192,6 +197,8 @@ def test_a_chart_without_dependencies_has_an_empty_lock(server: Server, web: Web
         ({"version": "1.x", "repository": "oci://127.0.0.1:1/charts"}, 400, "is refused"),
         ({"version": "1.x", "repository": "oci://reg.example/../charts"}, 400, "its repository"),
         ({"version": "1.x"}, 400, "no repository"),
+        ({"repository": "{0}/a"}, 400, "the dependency database: it has no version"),
+        ({"version": " ", "repository": "{0}/a"}, 400, "it has no version"),
         ({"version": "nonsense", "repository": "{0}/a"}, 400, "version"),
         ({"version": "1/2", "repository": "{0}/a"}, 400, "version"),
         ({"version": ">9", "repository": "{0}/a"}, 404, "no version >9"),

@@ -205,6 +205,7 @@ def test_unpacking_a_response_yields_to_the_loop(web: WebServer, tmp_path: Path)
 )  # fmt: skip
 def test_a_range_may_begin_with_a_prerelease(web: WebServer, wanted: str, found: str) -> None:
     web.pages["/v2/x/demo/tags/list"] = json.dumps({"tags": ["0.1.0", "0.2.0", "0.2.0-a"]}).encode()
+    web.pages |= {f"/v2/x/demo/manifests/{tag}": b"{}" for tag in ("0.2.0-a", "0.2.0-a_b")}
     registries = Registries(fetcher(web), RegistryLogins({}), Workers())
     ref = ChartRef.parse(f"oci://{web.host_port}/x/demo", wanted)
     assert asyncio.run(registries.version(ref)) == found
