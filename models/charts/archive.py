@@ -203,14 +203,34 @@ def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _dependencies(metadata: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Dependency, ...]:
-    """The declared dependencies."""
-    listed = metadata.get("dependencies") or []
+    """The declared dependencies, cleaned as helm cleans them when it loads a chart."""
+    listed = clean(metadata.get("dependencies") or [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) and text_of(entry, "name") for entry in listed):
         path = "requirements.yaml" if "requirements.yaml" in files else "Chart.yaml"
         raise _Malformed(f"the chart's {path} must list its dependencies, each with a name")
     return tuple(
         Dependency(entry["name"], text_of(entry, "version"), text_of(entry, "repository"), entry) for entry in listed
     )
+
+
+def clean(value: Any) -> Any:
+    """Replaces each kind of space by a space and removes what cannot be printed, as helm does in a chart's metadata.
+
+    Takes a text, or lists and mappings of texts; `import-values` stay as they are.
+    """
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    if isinstance(value, dict):
+        return {name: item if name == "import-values" else clean(item) for name, item in value.items()}
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    spaced = (" " if character in _GO_SPACES else character for character in value)
+    return "".join(character for character in spaced if character.isprintable())
+
+
+_GO_SPACES = frozenset("\t\n\v\f\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | {
+    chr(n) for n in range(0x2000, 0x200B)
+}
 
 
 def unpack(path: Path, folder: Path) -> Path:

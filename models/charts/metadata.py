@@ -36,24 +36,7 @@ _SANITIZED = (
 
 
 def _sanitized(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _clean(value) if name in _SANITIZED else value for name, value in metadata.items()}
-
-
-def _clean(value: Any) -> Any:
-    """Cleans a text, and the texts in a list of texts or mappings; `import-values` stay as they are."""
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {name: item if name == "import-values" else _clean(item) for name, item in value.items()}
-    if not isinstance(value, str):
-        return value
-    spaced = (" " if character in _GO_SPACES else character for character in value)
-    return "".join(character for character in spaced if character.isprintable())
-
-
-_GO_SPACES = frozenset("\t\n\v\f\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | {
-    chr(n) for n in range(0x2000, 0x200B)
-}
+    return {name: archive.clean(value) if name in _SANITIZED else value for name, value in metadata.items()}
 
 
 def show_chart_json(path: Path) -> bytes:
@@ -129,15 +112,22 @@ def dependency(fields: Mapping[str, Any]) -> dict[str, Any]:
         entry["condition"] = fields["condition"]
     tags = fields.get("tags")
     if isinstance(tags, list) and tags:
-        entry["tags"] = [tag for tag in tags if isinstance(tag, str)]
+        entry["tags"] = [_text(tag) for tag in tags]
     if is_yes(fields.get("enabled")):
         entry["enabled"] = True
     values = fields.get("import-values")
     if isinstance(values, list) and values:
-        entry["import-values"] = values
+        entry["import-values"] = _sorted(values)
     if is_text(fields.get("alias")):
         entry["alias"] = fields["alias"]
     return entry
+
+
+def _sorted(value: Any) -> Any:
+    """Lists and mappings with sorted keys: the structure of `import-values` is free, and Go sorts the keys of maps."""
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
+    return {name: _sorted(item) for name, item in sorted(value.items())} if isinstance(value, dict) else value
 
 
 def is_text(value: object) -> bool:
@@ -181,7 +171,7 @@ def _entry(dependency: LockedDependency) -> dict[str, str]:
 
 
 def _hashed(locked: Sequence[LockedDependency]) -> bytes:
-    """The text whose digest helm stores: requested and locked dependencies in Go's JSON (an empty list is null)."""
+    """The text whose digest helm stores: requested and locked dependencies in Go's JSON."""
     requested = [dependency({**lock.wanted.facts, "repository": lock.repository}) for lock in locked]
     chosen = [
         {
@@ -191,7 +181,7 @@ def _hashed(locked: Sequence[LockedDependency]) -> bytes:
         }
         for lock in locked
     ]
-    return _as_go_json([requested or None, chosen])
+    return _as_go_json([requested, chosen])
 
 
 def _as_go_json(value: Any) -> bytes:

@@ -112,6 +112,14 @@ CASES: dict[str, list[dict[str, Any]]] = {
         },
         {"name": "cache", "version": "0.2.0", "repository": "{0}/b", "condition": "never", "enabled": True},
     ],
+    "spaces and order": [
+        {
+            "name": "data\u200bbase", "version": "\t^1\n", "repository": "{0}/a", "condition": "a.b,\n c\u00a0.d",
+            "tags": ["back\tend", None, 5],
+            "import-values": [{"parent": "c", "child": "a.b", "x": [{"z": "1", "b": "2"}]}],
+        },
+    ],
+    "none": [],
 }  # fmt: skip
 
 
