@@ -65,6 +65,7 @@ async def pull(work: Work, request: PullRequest) -> Download:
 async def push(work: Work, request: PushRequest) -> None:
     refs.remote(request.remote, "chart", "0.0.0")  # checked before the archive is read
     chart = await work.charts.sources.checked(request.chart)
+    chart.check_dependencies()
     work.begin()
     created = rfc3339(work.charts.clock.now() // 1_000_000 * 1_000_000).replace(".000000Z", "Z")
     await work.charts.registries.push(refs.remote(request.remote, chart.name, chart.version), chart, created)

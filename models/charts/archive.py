@@ -24,6 +24,7 @@ from models.errors import Failed, Invalid
 from models.json_format import text_of
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_ALIAS = re.compile(r"[A-Za-z0-9_-]+")
 _READMES = ("readme.md", "readme.txt", "readme")
 _MAX_METADATA_BYTES = 1024**2
 _EMBEDS_ALL_METASCHEMAS = (3, 18)
@@ -66,6 +67,17 @@ class ChartArchive:
         """Raises `Invalid` if this helm version would fetch a reference of a schema."""
         if version < _EMBEDS_ALL_METASCHEMAS and self.recent_references:
             raise self.recent_references[0].problem()
+
+    def check_dependencies(self) -> None:
+        """Raises `Invalid` if helm would not load the chart because of an alias, or a name that is used twice."""
+        seen = set[str]()
+        for dependency in self.dependencies:
+            alias = text_of(dependency.facts, "alias")
+            if alias and not _ALIAS.fullmatch(alias):
+                raise Invalid(f"the dependency {dependency.name}: its alias must be letters, digits, '_' and '-'")
+            if (key := alias or dependency.name) in seen:
+                raise Invalid(f"the chart has more than one dependency with the name or alias {key}")
+            seen.add(key)
 
     def must_be_complete(self) -> None:
         """Raises `Invalid` if a dependency is missing from charts/; nothing fetches it later."""

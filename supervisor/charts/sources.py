@@ -157,8 +157,9 @@ class Dependencies:
     async def lock(self, chart: ChartArchive, generated: str, folder: Path) -> str:
         """The lock document of a chart, with all dependencies whatever their conditions.
 
-        Raises `Invalid` (`file://`, a refused address, a bad range), `NotFound`, `Upstream`, `TimedOut`.
+        Raises `Invalid` (`file://`, a refused address, a bad range or alias), `NotFound`, `Upstream`, `TimedOut`.
         """
+        chart.check_dependencies()
         locked = [await self._locked(chart, dependency, folder) for dependency in chart.dependencies]
         return await self._workers.run(metadata.lock_document, locked, generated)
 

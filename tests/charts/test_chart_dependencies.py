@@ -226,6 +226,29 @@ def test_unresolvable_dependencies_are_reported(
     assert forbidden.seen == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (({"version": "1.x"}, {"version": "2.x"}), "more than one dependency with the name or alias database"),
+        (({"alias": "db"}, {"alias": "db"}), "more than one dependency with the name or alias db"),
+        (({"name": "cache", "alias": "database"}, {}), "more than one dependency with the name or alias database"),
+        (({"alias": "a.b"},), "the dependency database: its alias"),
+        (({"alias": "d\u00e4"},), "the dependency database: its alias"),
+    ],
+)
+def test_dependencies_that_helm_cannot_load_are_refused(
+    server: Server, web: WebServer, tmp_path: Path, changes: tuple[dict[str, str], ...], message: str
+) -> None:
+    dependencies = [{"name": "database", "version": "1.x", "repository": f"{web.url}/a", **one} for one in changes]
+    data = chart_servers.chart_archive(dependencies=dependencies)
+    answer = resolve(server, web, data)
+    pushed = chart_servers.post_parts(server, "/repos/push", {"chart": data, "remote": f"oci://{web.host_port}/charts"})
+    assert [(one.status, message in one.json["detail"]) for one in (answer, pushed)] == [(400, True)] * 2
+    (tmp_path / "demo.tgz").write_bytes(data)
+    refused = chart_servers.run_helm(tmp_path, "push", "demo.tgz", f"oci://{web.host_port}/charts", ok=False)
+    assert "validation: " in refused.stderr
+
+
 def test_an_index_that_is_not_added_is_fetched_once(server: Server, web: WebServer) -> None:
     web.pages["/once/index.yaml"] = index_file(index_entry("database", "1.0.0"))
     data = chart_servers.chart_archive(
