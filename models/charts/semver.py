@@ -16,6 +16,8 @@ from models.errors import Invalid
 
 _IDENTIFIERS = r"[0-9A-Za-z\-]+(?:\.[0-9A-Za-z\-]+)*"
 _VERSION = re.compile(rf"v?([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?(?:-({_IDENTIFIERS}))?(?:\+({_IDENTIFIERS}))?")
+_NUMBER = "(?:0|[1-9][0-9]*)"
+_COMPLETE = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:[-+].*)?")
 _MAX_CHARACTERS = 256
 _MAX_DIGITS = 20
 
@@ -216,6 +218,18 @@ def chosen(wanted: str, texts: Iterable[str]) -> str | None:
     versions = list(texts)
     found = first_allowed(wanted, versions)
     return wanted if wanted in versions else found
+
+
+def chosen_tag(wanted: str, tags: Iterable[str]) -> str | None:
+    """The tag of a registry that helm would choose: `wanted` itself, else the newest complete version without a `v`.
+
+    The others (`v1.2.0`, `1.2`) count if none of those is in range. Raises `Invalid` if `wanted` is not a range.
+    """
+    versions = newest_first(tags)
+    if wanted in versions:
+        return wanted
+    found = first_allowed(wanted, (text for text in versions if _COMPLETE.fullmatch(text)))
+    return found if found is not None else first_allowed(wanted, versions)
 
 
 def first_allowed(wanted: str, texts: Iterable[str]) -> str | None:

@@ -86,7 +86,7 @@ class Registries:
                 tags = await self._all_tags(session)
         except TimeoutError:
             raise TimedOut(f"the tags of {session.ref} took longer than svc.fetch.timeout ({limit:g} s)") from None
-        chosen = await self._workers.run(_choose, wanted, tags)
+        chosen = await self._workers.run(semver.chosen_tag, wanted, tags)
         if chosen is None:
             raise NotFound(f"there is no version {wanted or 'that is stable'} of {session.ref}")
         return chosen.replace("+", "_")
@@ -136,10 +136,6 @@ def _parse_tags(page: bytes, most: int) -> list[str]:
     except (ijson.JSONError, UnicodeDecodeError):
         raise Upstream("the registry's tag list is not JSON") from None
     return tags
-
-
-def _choose(wanted: str, tags: list[str]) -> str | None:
-    return semver.chosen(wanted, semver.newest_first(tags))
 
 
 def digest_of(path: Path) -> str:

@@ -79,7 +79,7 @@ def version_in(data: bytes) -> str:
 def pushed_by_helm(tmp_path_factory: pytest.TempPathFactory, registry: str) -> str:
     """The reference of a chart that helm has pushed."""
     folder = tmp_path_factory.mktemp("pushed")
-    for version in ("0.1.0", "0.2.0", "0.10.0", "1.0.0-rc.1", "0.3.0+build.7"):
+    for version in ("0.1.0", "0.2.0", "0.10.0", "1.0.0-rc.1", "0.3.0+build.7", "v0.11.0", "v2.0.0-rc.1"):
         push_by_helm(folder, registry, "demo", version)
     return f"oci://{registry}/theirs/demo"
 
@@ -93,6 +93,8 @@ def pushed_by_helm(tmp_path_factory: pytest.TempPathFactory, registry: str) -> s
         ("", "<0.10", "0.3.0+build.7"),
         ("", ">=1.0.0-0", "1.0.0-rc.1"),
         ("", "0.3.0+build.7", "0.3.0+build.7"),
+        ("", "v0.11.0", "v0.11.0"),
+        ("", "~0.11", "v0.11.0"),
         (":0.1.0", None, "0.1.0"),
         (":0.1.0", "0.1.0", "0.1.0"),
         (":0.3.0_build.7", "0.3.0+build.7", "0.3.0+build.7"),

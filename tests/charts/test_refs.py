@@ -176,3 +176,23 @@ def test_an_exact_version_is_preferred() -> None:
 def test_the_ranges_include_matches_misses_and_errors(helm_choices: dict[str, str], tmp_path: Path) -> None:
     assert {"none", "improper"} < set(helm_choices.values())
     assert len(set(helm_choices.values())) > 8
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("", "1.2.3"),
+        ("^1", "1.2.3"),
+        ("1", "1"),
+        ("~1.3", "v1.3.0"),
+        ("1.4", "1.4"),
+        ("v1.3.0", "v1.3.0"),
+        (">=2.0.0-0", "2.0.0-rc.1"),
+        ("~1.2.0-0", "1.2.3"),
+        ("3.x", "03.0.0"),
+        ("^4", None),
+    ],
+)
+def test_incomplete_tags_and_those_with_a_v_count_last(wanted: str, found: str | None) -> None:
+    tags = ["1", "1.2", "1.2.3", "1.2.3+b", "v1.3.0", "1.4", "2.0.0-rc.1", "v2.0.0-rc.2", "03.0.0", "latest"]
+    assert semver.chosen_tag(wanted, tags) == found
