@@ -174,10 +174,10 @@ def _identity(text: bytes, path: str, is_safe_only: bool) -> list[tuple[str, str
     return [(text_of(facts, "name"), text_of(facts, "version"))]
 
 
-def _mapping(text: bytes, path: str) -> dict[str, Any]:
+def _mapping(text: bytes, path: str, may_be_empty: bool = False) -> dict[str, Any]:
     """Parses the first document of a metadata file, with every scalar as helm's text.
 
-    Raises `Invalid`, and `_Malformed` if it is no mapping.
+    Raises `Invalid`, and `_Malformed` if it is no mapping; with `may_be_empty` a file without content is an empty one.
     """
     if len(text) > _MAX_METADATA_BYTES:
         raise Invalid(f"the chart's {path} is larger than {_MAX_METADATA_BYTES} bytes")
@@ -187,7 +187,9 @@ def _mapping(text: bytes, path: str) -> dict[str, Any]:
         where = getattr(error, "problem_mark", None)
         raise _Malformed(f"the chart's {path} is not YAML{f' (line {where.line + 1})' if where else ''}") from None
     except TypeError:  # a key that is a mapping
-        facts = None
+        facts = ()
+    if facts is None and may_be_empty:
+        return {}
     if not isinstance(facts, dict):
         raise _Malformed(f"the chart's {path} must be a mapping")
     return facts
@@ -209,7 +211,7 @@ def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
     if text_of(metadata, "type") not in ("", "application", "library"):
         raise _Malformed("the chart's type must be application or library")
     if "requirements.yaml" in files:
-        requirements = _mapping(files["requirements.yaml"], "requirements.yaml")
+        requirements = _mapping(files["requirements.yaml"], "requirements.yaml", may_be_empty=True)
         metadata |= {name: value for name, value in requirements.items() if name == "dependencies"}
     return metadata
 

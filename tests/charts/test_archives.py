@@ -467,6 +467,16 @@ def test_a_chart_of_helm_2_needs_no_api_version(tmp_path: Path) -> None:
     assert (found.metadata["apiVersion"], [one.name for one in found.dependencies]) == ("v1", ["redis"])
 
 
+@pytest.mark.parametrize("text", ["", "# dependencies:\n", "---\n", "null\n"])
+def test_a_requirements_yaml_without_content_changes_nothing(tmp_path: Path, text: str) -> None:
+    own = [{"name": "redis", "version": "1.x", "repository": "https://r.example"}]
+    data = chart_servers.chart_archive(dependencies=own, files={"requirements.yaml": text})
+    found = check_archive(tmp_path, data)
+    assert [(dependency.name, dependency.version) for dependency in found.dependencies] == [("redis", "1.x")]
+    shown = chart_servers.run_helm(tmp_path, "show", "chart", str(found.path)).stdout
+    assert "name: redis" in shown
+
+
 def test_dependencies_are_read_from_requirements_yaml(tmp_path: Path) -> None:
     files = {"requirements.yaml": "dependencies:\n- name: redis\n  version: 1.x\n  repository: https://r.example\n"}
     old = check_archive(tmp_path, chart_servers.chart_archive(apiVersion="v1", files=files))
