@@ -15,6 +15,7 @@ import yaml
 from attrs import frozen
 
 from models.charts import semver
+from models.charts.archive import clean
 from models.errors import Invalid
 
 Kind = Literal["map", "list", "end", "text", "null"]
@@ -192,6 +193,8 @@ class JsonEvents:
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,249}")
 _MERGED = "<<"
+_JSON_START = re.compile(rb"\{\s*(?:[\"}]|\Z)")
+"""Of an object; a mapping in YAML's flow style has keys without quotes."""
 
 
 @frozen
@@ -226,7 +229,7 @@ def charts(path: Path) -> Iterator[IndexChart]:
     with path.open("rb") as file:
         start = file.read(READ_BYTES).lstrip()
         file.seek(0)
-        yield from _IndexParser(JsonEvents(file) if start.startswith(b"{") else YamlEvents(file)).charts()
+        yield from _IndexParser(JsonEvents(file) if _JSON_START.match(start) else YamlEvents(file)).charts()
 
 
 class _IndexParser:
@@ -297,7 +300,7 @@ class _IndexParser:
     def _version(self) -> IndexVersion:
         texts = self._texts()
         digest = texts.get("digest", "").removeprefix("sha256:").lower()
-        described = texts.get("appVersion"), texts.get("description")
+        described = clean(texts.get("appVersion")), clean(texts.get("description"))
         return IndexVersion(texts.get("version", ""), *described, texts.get("url", ""), digest)
 
     def _texts(self) -> dict[str, str]:

@@ -286,6 +286,19 @@ def test_charts_of_missing_repositories_are_not_found(
     check_problem(server.get(path), 404, path, has_timestamp=True)
 
 
+def test_descriptions_of_an_index_in_flow_style_are_cleaned_as_by_helm(
+    server: Server, web: WebServer, repository: str, tmp_path: Path
+) -> None:
+    text = r"""{apiVersion: v1, entries: {demo: [{name: demo, version: 1.0.0, urls: [a.tgz], appVersion: "1\t2",
+        description: "ü\u202e <b>\a\n c\u00a0d\n"}]}}"""
+    web.pages[f"/{repository}/index.yaml"] = text.encode()
+    add(server, repository, f"{web.url}/{repository}")
+    (item,) = server.get(f"/api/v1/repos/{repository}/charts").json
+    chart_servers.run_helm(tmp_path, "repo", "add", "lab", f"{web.url}/{repository}")
+    (theirs,) = json.loads(chart_servers.run_helm(tmp_path, "search", "repo", "-o", "json").stdout)
+    assert (item["description"], item["appVersion"]) == (theirs["description"], theirs["app_version"])
+
+
 def test_an_index_can_be_json_compressed_or_have_anchors(server: Server, web: WebServer, repository: str) -> None:
     result = {
         "apiVersion": "v1",
