@@ -187,6 +187,7 @@ def test_a_process_is_started_and_its_log_followed(server: Server, chromium: Bro
         assert all(line.startswith("line 1") for line in one.locator(".log").inner_text().splitlines())
         one.get_by_label("Search").fill("")
         one.get_by_label("Pause").check()
+        one.evaluate("new Promise(requestAnimationFrame)")  # lines that came before the pause are drawn with it
         log, still = server.folder / "web.log", one.locator(".log").inner_text()
         before = log.stat().st_size
         wait_for(lambda: log.stat().st_size > before + 50)
