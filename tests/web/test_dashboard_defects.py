@@ -264,6 +264,26 @@ def test_print_uses_the_light_tokens_in_the_dark_theme(server: Server, chromium:
         assert tab.evaluate("getComputedStyle(document.querySelector('.top')).display") == "none"
 
 
+def test_print_cuts_no_line_of_a_log_and_no_column_and_keeps_the_keys_of_plots(
+    server: Server, chromium: Browser
+) -> None:
+    with chromium.page(url_of(server)) as tab:
+        tab.goto("/processes/crash")
+        tab.locator(".log .line", has_text="panic").wait_for()
+        tab.emulate_media(media="print")
+        cut = tab.evaluate("""() => {
+            const box = document.querySelector(".log").getBoundingClientRect();
+            return [...document.querySelectorAll(".log .line")].map((line) => line.getBoundingClientRect())
+                .filter(({top, bottom}) => top < box.top || bottom > box.bottom).length;
+        }""")
+        assert cut == 0
+        tab.goto("/projects/1")
+        assert tab.evaluate("getComputedStyle(document.querySelector('.wide')).overflowX") == "visible"
+        runs = [upload(server, ("project", "printed"), ("branch", "main"), ("junit", SUITE_FAILED)) for _ in range(2)]
+        tab.goto(f"/projects/{runs[1]['projectId']}")
+        assert tab.evaluate("getComputedStyle(document.querySelector('.key'), '::before').printColorAdjust") == "exact"
+
+
 def test_the_name_of_a_link_begins_with_its_text(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as tab:
         for path in ("/", "/processes", "/processes/crash", "/projects/1", "/projects/2", "/runs/1"):
