@@ -241,6 +241,10 @@ def test_pytest_benchmark_report() -> None:
     with_data["benchmarks"][0]["stats"]["data"] = [number / 1000 for number in range(1, 101)]
     (point,) = read(with_data).points
     assert point.p95 == pytest.approx(95, rel=0.01)
+    with_data["benchmarks"][0]["stats"] |= {"median": 12.238e-6, "data": [12.198e-6] + [12.238e-6] * 99}
+    (point,) = read(with_data).points
+    assert point.p50 == 0.012238
+    assert point.p90 == 0.012238
 
 
 def test_go_benchmark_report() -> None:
