@@ -298,7 +298,7 @@ def test_the_pages_show_clusters_tests_rules_owners_and_search(
     rules = {"name": "net", "category": "network", "pattern": "script"}
     assert send(server, "POST", base[1:] + "/triage-rules", rules, **admin_header).status == 201
     assert "2 failures" in page(server, f"/runs/{run['runId']}")
-    assert "category network" in page(server, f"/runs/{run['runId']}")
+    assert "category <bdi>network</bdi>" in page(server, f"/runs/{run['runId']}")
     for path in (f"{base}/clusters?branch=main", f"{base}/search?q=no&in=failures"):
         assert "&lt;script&gt;no # | at a.B.c" in page(server, path)
     assert ">A b</a>" in page(server, f"{base}/search?q=b")

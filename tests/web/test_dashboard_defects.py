@@ -284,6 +284,25 @@ def test_print_cuts_no_line_of_a_log_and_no_column_and_keeps_the_keys_of_plots(
         assert tab.evaluate("getComputedStyle(document.querySelector('.key'), '::before').printColorAdjust") == "exact"
 
 
+def test_text_after_a_suite_with_a_name_from_right_to_left_keeps_its_place(server: Server, chromium: Browser) -> None:
+    report = "<testsuite name='בדיקות'><testcase classname='c' name='n' time='0.007'><failure/></testcase></testsuite>"
+    run = upload(server, ("project", "hebrew"), ("branch", "main"), ("junit", report))
+    with chromium.page(url_of(server)) as tab:
+        tab.goto(f"/runs/{run['runId']}")
+        suite, duration = tab.locator("details.failure p.faint").evaluate("""(line) => {
+            const find = (text) => {
+                const nodes = document.createTreeWalker(line, NodeFilter.SHOW_TEXT), range = new Range();
+                while (!nodes.nextNode().data.includes(text));
+                const start = nodes.currentNode.data.indexOf(text);
+                range.setStart(nodes.currentNode, start);
+                range.setEnd(nodes.currentNode, start + text.length);
+                return range.getBoundingClientRect();
+            };
+            return [find("בדיקות").right, find("7").left];
+        }""")
+    assert duration >= suite
+
+
 def test_the_name_of_a_link_begins_with_its_text(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as tab:
         for path in ("/", "/processes", "/processes/crash", "/projects/1", "/projects/2", "/runs/1"):
