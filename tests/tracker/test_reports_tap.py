@@ -147,6 +147,16 @@ def test_indented_lines_behind_a_tap_point_are_its_error() -> None:
     assert (second.failure_message, second.stack) == (None, None)
 
 
+@pytest.mark.parametrize(
+    "summary",
+    ["# tests 3\n# pass 2\n# fail 1\n1..1", "1..1\n# tests 3\n# suites 0\n# duration_ms 12.5",
+     "# Looks like you failed 1 test of 1."],
+)  # fmt: skip
+def test_counts_at_the_end_of_a_tap_report_are_not_of_its_last_test(summary: str) -> None:
+    first, *_ = read_test_report(f"TAP version 13\nnot ok 1 adds\n# expected 2\n# fail slowly\n{summary}\n")[1]
+    assert first.stack == "expected 2\nfail slowly"
+
+
 def test_braces_in_the_error_of_a_tap_point_are_part_of_it() -> None:
     error = "  Error: not equal\n  {\n    a: 1\n  }\n      at a.js:1\n"
     first, second = read_test_report(f"1..2\nnot ok 1 adds\n{error}ok 2 b\n")[1]

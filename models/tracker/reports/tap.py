@@ -36,6 +36,12 @@ _BLOCK_TEXT = re.compile(r"[|>][-+0-9]{0,2}")
 """The text begins in the next line."""
 _ESCAPED = re.compile(r"\\([\\#])")
 _NUMBERED = re.compile(r"(?:(?:not )?ok|skip|todo)[ \t]+\d+\b")
+_SUMMARY = re.compile(
+    r"#[ \t]?(?:(?:tests|suites|pass|fail|skip(?:ped)?|todo|cancelled|duration_ms)[ \t]+[0-9][0-9.]*"
+    r"|Looks like you (?:failed|planned) [0-9].*)"
+)
+"""Counts at the end of a report (Mocha, tape, node-tap, node's runner; Perl). They are not of the last test point."""
+
 _BLOCK_INDENT = 2
 """The diagnostics of a test point are indented by this much, its subtests by more."""
 
@@ -108,6 +114,8 @@ class Tap:
             self._leave(indent)
         elif match := _SUBTEST.fullmatch(text):
             self._names[indent] = match[1] or ""
+        elif _SUMMARY.fullmatch(text):
+            self._end_point()
         elif text.startswith("#") or not text:
             self._diagnostic(text[1:])
         elif match := _BAIL_OUT.fullmatch(text):
