@@ -79,7 +79,7 @@ _BAD_VALUES = _kind(
     prefix="the values do not fit the chart: ",
 )  # fmt: skip
 _QUOTED_VALUE = re.compile(
-    r"^([ \t]*- at '(?:[^'\\]|\\.)*': )'(?:[^'\\]|\\.)*"
+    r"^([ \t]*- at '(?:[^'\\]|\\.)*': )'[^'\\]*(?:\\.[^'\\]*)*"
     r"(?:' (?P<what>does not match pattern|is not valid [^:\n]*)(?:: .*)?|\\?\Z)",
     re.MULTILINE,
 )
