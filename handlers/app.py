@@ -46,29 +46,17 @@ from handlers.supervision import (
 )
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as status_streams
-from handlers.tracker import (
-    attachments,
-    badges,
-    compare_page,
-    failure_pages,
-    forms,
-    ingest,
-    perf,
-    projects,
-    source,
-    triage,
-    uploader,
-)
-from handlers.tracker import pages as tracker_pages
+from handlers.tracker import attachments, ingest, perf, projects, source, triage, uploader
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
+from handlers.tracker.pages import badges, compare_page, failure_pages, forms, tracker_pages
 from handlers.tracker.project_status import ProjectStatusCache
 from handlers.tracker.stream import Runs, RunStream
 from handlers.web import layout, live, overview, search, static
 from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
 from models.json_format import Instant
-from models.tracker.kept_answers import KeptAnswers
+from models.tracker.runs.kept_answers import KeptAnswers
 from supervisor.services import Services
 from supervisor.single_flight import SingleFlight
 

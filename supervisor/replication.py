@@ -18,8 +18,8 @@ import peewee
 from models.errors import Problem
 from models.supervision import events, shared_events
 from models.supervision.events import Entry
-from models.tracker import run_events
-from models.tracker.run_events import RunUpdate
+from models.tracker.runs import run_events
+from models.tracker.runs.run_events import RunUpdate
 from models.tracker.tables import reports
 from supervisor.processes.history import SharedHistory
 from supervisor.pubsub import PubSub

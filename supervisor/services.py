@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import peewee
 from attrs import evolve
 
-from models.charts.repositories import catalogue
+from models.charts.repositories.stored import catalogue
 from models.config import loader
 from models.config.settings import BadConfig, Config
 from models.errors import CannotUse, Invalid, Problem
@@ -26,7 +26,7 @@ from models.supervision import record
 from models.supervision.events import Entry
 from models.supervision.record import Record
 from models.supervision.tables import database, fact
-from models.tracker.run_events import RunUpdate
+from models.tracker.runs.run_events import RunUpdate
 from models.tracker.tables import reports
 from supervisor.accounts.logins import Accounts
 from supervisor.charts.service import Charts, Choose

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from attrs import evolve
 
 from handlers.charts.operations import GZIP, LOCK, TEXT, Operation, Warned
-from models.charts import archive, metadata, refs, requests
+from models.charts import refs, requests
+from models.charts.archives import archive, metadata
 from models.charts.parameters import body, file, form, path, query
 from models.charts.refs import ChartRef, check_version, repository_name
 from models.charts.responses import ChartItem, Download, HubItem, Lint, Repository

@@ -12,8 +12,8 @@ from handlers.charts.base_page import ChartPage, cut
 from handlers.charts.operations import Warned
 from handlers.routing import Route
 from handlers.web.table import page_of, read_table
-from models.charts import repositories as catalogue
-from models.charts.repositories import Source
+from models.charts.repositories import stored as catalogue
+from models.charts.repositories.stored import Source
 from models.charts.responses import HubItem
 from models.errors import Invalid, Problem
 from models.paging import whole

@@ -30,7 +30,7 @@ from handlers.http.proxy import listens_beyond_loopback
 from handlers.mcp.derived_tools import chart_tools, rest_tools
 from handlers.mcp.handler import MAX_MESSAGE_BYTES, why_disabled
 from handlers.mcp.toolbox import Toolbox, ToolCaller
-from models.charts.repositories import catalogue
+from models.charts.repositories.stored import catalogue
 from models.config.settings import Config
 from models.errors import TimedOut, Unavailable
 from supervisor.charts.service import Charts

@@ -21,7 +21,7 @@ from handlers.http.permissions import READ
 from handlers.openapi.document import Document
 from handlers.routing import Route, Service
 from handlers.server.system import common_routes
-from handlers.tracker import badges
+from handlers.tracker.pages import badges
 from models.errors import NotFound
 from supervisor.single_flight import SingleFlight
 

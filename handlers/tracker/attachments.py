@@ -20,10 +20,11 @@ from handlers.tracker.base import Tracked, in_snapshot
 from handlers.tracker.detail_responses import AttachmentList, TestAttachment
 from handlers.tracker.lists import ListHandler
 from models.paging import INT64, decode_cursor, whole
-from models.tracker import attachments, visibility
-from models.tracker.attachment_files import INLINE
-from models.tracker.attachments import Attachment
-from models.tracker.kept_answers import state_of_run
+from models.tracker import visibility
+from models.tracker.files import attachments
+from models.tracker.files.attachment_files import INLINE
+from models.tracker.files.attachments import Attachment
+from models.tracker.runs.kept_answers import state_of_run
 
 _PIECE_BYTES = 256 * 1024
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")

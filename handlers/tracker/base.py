@@ -1,6 +1,6 @@
 """The base of the tracker's handlers: runs a query in a worker and sends its JSON, which is encoded there too.
 
-Answers about finished runs are kept until their project changes (`models/tracker/kept_answers.py`).
+Answers about finished runs are kept until their project changes (`models/tracker/runs/kept_answers.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from handlers.http.compression import MIN_BYTES, accepts_gzip, compress
 from models.accounts.accounts import User
 from models.errors import Invalid
 from models.json_format import json_object
-from models.tracker.kept_answers import Answer, KeptAnswers, State
+from models.tracker.runs.kept_answers import Answer, KeptAnswers, State
 from models.tracker.tables import reports
 from supervisor.single_flight import SingleFlight
 

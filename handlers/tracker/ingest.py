@@ -24,11 +24,15 @@ from models.config.settings import Attachments, Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge, Unsupported
 from models.json_format import camel_case
 from models.paging import INT64, whole
-from models.tracker import codeowners, patch, quality_gate, runs, visibility
-from models.tracker.coverage import line_coverage, percent
-from models.tracker.forge_links import without_login
-from models.tracker.runs import Stored, Upload
-from models.tracker.source_archive import MAX_ARCHIVE_BYTES
+from models.tracker import visibility
+from models.tracker.coverage import patch
+from models.tracker.coverage.file_coverage import line_coverage, percent
+from models.tracker.files.source_archive import MAX_ARCHIVE_BYTES
+from models.tracker.forges import codeowners
+from models.tracker.forges.forge_links import without_login
+from models.tracker.gate import quality_gate
+from models.tracker.runs import store as runs
+from models.tracker.runs.store import Stored, Upload
 from models.tracker.tables import reports
 from supervisor.tracker.ingest import FileKind, Received
 

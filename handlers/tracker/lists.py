@@ -18,7 +18,7 @@ from handlers.tracker.base import Tracked, in_snapshot
 from models.errors import Invalid
 from models.paging import INT64
 from models.paging import whole as read_whole
-from models.tracker.kept_answers import State
+from models.tracker.runs.kept_answers import State
 
 Item = TypeVar("Item")
 

@@ -11,12 +11,14 @@ from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.detail_responses import PerfHistory, PerfHistoryEntry, PerfInfo, RunPerf
 from handlers.tracker.lists import ListHandler, bounded
-from handlers.tracker.pages import ReadPage
+from handlers.tracker.pages.tracker_pages import ReadPage
 from models.json_format import Instant
 from models.paging import INT64, cut, decode_cursor, page_after
-from models.tracker import perf, quality_gate, queries, visibility
-from models.tracker.kept_answers import state_of_project, state_of_run
-from models.tracker.perf import Compared
+from models.tracker import queries, visibility
+from models.tracker.gate import quality_gate
+from models.tracker.runs import perf
+from models.tracker.runs.kept_answers import state_of_project, state_of_run
+from models.tracker.runs.perf import Compared
 from models.tracker.tables import Project
 
 _DEFAULT_RUNS = 30

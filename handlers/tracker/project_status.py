@@ -13,8 +13,8 @@ from handlers.web import layout, svg
 from handlers.web.layout import FragmentCache
 from models.accounts.accounts import User
 from models.config.settings import QualityGate
-from models.tracker import project_status
-from models.tracker.project_status import Health, ProjectStatus, Trend
+from models.tracker.gate import project_status
+from models.tracker.gate.project_status import Health, ProjectStatus, Trend
 from models.tracker.tables import reports
 from supervisor.single_flight import SingleFlight
 from supervisor.tracker.service import Tracker

@@ -28,9 +28,13 @@ from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import Invalid
 from models.json_format import camel_case
 from models.paging import INT64, cut, decode_cursor, page_after
-from models.tracker import first_failures, flaky, forges, owners, quality_gate, queries, settings, visibility
-from models.tracker.flaky import Triage
-from models.tracker.forges import TokenChange
+from models.tracker import queries, settings, visibility
+from models.tracker.failures import first_failures, flaky
+from models.tracker.failures.flaky import Triage
+from models.tracker.forges import owners
+from models.tracker.forges import project_forge as forges
+from models.tracker.forges.project_forge import TokenChange
+from models.tracker.gate import quality_gate
 from models.tracker.tables import Project as ProjectRow
 from models.tracker.tables import Test, reports
 

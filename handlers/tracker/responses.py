@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from handlers.tracker.detail_responses import AttachmentInfo
 from models.json_format import Instant, http_message
-from models.tracker.attempts import State
-from models.tracker.clusters import ClusterInfo
-from models.tracker.comparison import Tests, Timing
-from models.tracker.coverage import FileInfo
-from models.tracker.flaky import Triage
-from models.tracker.forges import State as ForgeState
-from models.tracker.owners import OwnerInfo, OwnerRuleInfo
-from models.tracker.patch import PatchFileInfo
-from models.tracker.quality_gate import Judged, RuleInfo, Thresholds
+from models.tracker.coverage.file_coverage import FileInfo
+from models.tracker.coverage.patch import PatchFileInfo
+from models.tracker.failures.clusters import ClusterInfo
+from models.tracker.failures.flaky import Triage
+from models.tracker.forges.owners import OwnerInfo, OwnerRuleInfo
+from models.tracker.forges.project_forge import State as ForgeState
+from models.tracker.gate.quality_gate import Judged, RuleInfo, Thresholds
 from models.tracker.queries import SlowRow, SuiteInfo
+from models.tracker.runs.attempts import State
+from models.tracker.runs.comparison import Tests, Timing
 
 
 @http_message

@@ -24,25 +24,18 @@ from handlers.tracker.responses import (
 )
 from models.errors import Invalid, NotFound
 from models.paging import INT64, cut, decode_cursor, page_after
-from models.tracker import (
-    attempts,
-    clusters,
-    commit_gate,
-    comparison,
-    coverage,
-    first_failures,
-    owners,
-    patch,
-    queries,
-    run_tests,
-    triage,
-    visibility,
-)
-from models.tracker.clusters import ClusterInfo
-from models.tracker.kept_answers import state_of_pair, state_of_project_named, state_of_run
-from models.tracker.patch import PatchFileInfo
-from models.tracker.quality_gate import verdict
+from models.tracker import queries, visibility
+from models.tracker.coverage import file_coverage as coverage
+from models.tracker.coverage import patch
+from models.tracker.coverage.patch import PatchFileInfo
+from models.tracker.failures import clusters, first_failures, triage
+from models.tracker.failures.clusters import ClusterInfo
+from models.tracker.forges import owners
+from models.tracker.gate import commit_gate
+from models.tracker.gate.quality_gate import verdict
 from models.tracker.reports.base import CaseStatus
+from models.tracker.runs import attempts, comparison, run_tests
+from models.tracker.runs.kept_answers import state_of_pair, state_of_project_named, state_of_run
 
 _ID = number("id", "The run")
 

@@ -34,24 +34,24 @@ from handlers.tracker.responses import (
 )
 from models.json_format import Instant
 from models.paging import cut, page_after
-from models.tracker import coverage
-from models.tracker.attachments import AttachedTest, Attachment
-from models.tracker.attempts import Attempt, State
-from models.tracker.commit_gate import CommitVerdict, FlagStatus
-from models.tracker.comparison import Comparison
-from models.tracker.coverage import branch_coverage, line_coverage, pass_rate, percent
-from models.tracker.first_failures import FirstFailure
-from models.tracker.flaky import FlakyTest
-from models.tracker.forge_links import compare_url
-from models.tracker.forges import ForgeLink
-from models.tracker.owners import OwnerInfo, Owners
-from models.tracker.patch import PatchCoverage, ranges_of
-from models.tracker.perf import Compared
-from models.tracker.quality_gate import Thresholds, Verdict
+from models.tracker.coverage import file_coverage as coverage
+from models.tracker.coverage.file_coverage import branch_coverage, line_coverage, pass_rate, percent
+from models.tracker.coverage.patch import PatchCoverage, ranges_of
+from models.tracker.failures.first_failures import FirstFailure
+from models.tracker.failures.flaky import FlakyTest
+from models.tracker.files.attachments import AttachedTest, Attachment
+from models.tracker.files.sources import CoveredFile
+from models.tracker.forges.forge_links import compare_url
+from models.tracker.forges.owners import OwnerInfo, Owners
+from models.tracker.forges.project_forge import ForgeLink
+from models.tracker.gate.commit_gate import CommitVerdict, FlagStatus
+from models.tracker.gate.quality_gate import Thresholds, Verdict
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome
-from models.tracker.run_tests import TestRow
+from models.tracker.runs.attempts import Attempt, State
+from models.tracker.runs.comparison import Comparison
+from models.tracker.runs.perf import Compared
+from models.tracker.runs.run_tests import TestRow
 from models.tracker.search import ProjectTest
-from models.tracker.sources import CoveredFile
 from models.tracker.tables import Project, Run, Test
 
 

@@ -12,14 +12,16 @@ from handlers.routing import Route
 from handlers.tracker import serializers
 from handlers.tracker.base import Tracked, in_snapshot
 from handlers.tracker.detail_responses import CoveredFileInfo
-from handlers.tracker.pages import ReadPage
+from handlers.tracker.pages.tracker_pages import ReadPage
 from models.errors import Invalid
-from models.tracker import forges, sources, visibility
-from models.tracker.forge_links import line_url
-from models.tracker.forges import FileRequest
-from models.tracker.kept_answers import state_of_run
-from models.tracker.patch import within
-from models.tracker.sources import MAX_LINES, CoveredFile
+from models.tracker import visibility
+from models.tracker.coverage.patch import within
+from models.tracker.files import sources
+from models.tracker.files.sources import MAX_LINES, CoveredFile
+from models.tracker.forges import project_forge as forges
+from models.tracker.forges.forge_links import line_url
+from models.tracker.forges.project_forge import FileRequest
+from models.tracker.runs.kept_answers import state_of_run
 from models.tracker.tables import Project, Run
 
 _PATH = Parameter(

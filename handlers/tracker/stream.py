@@ -24,8 +24,8 @@ from handlers.routing import Route
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential
 from models.errors import Problem
-from models.tracker import run_events
-from models.tracker.run_events import RunUpdate
+from models.tracker.runs import run_events
+from models.tracker.runs.run_events import RunUpdate
 from models.tracker.tables import Project
 from supervisor.clock import Clock
 from supervisor.tracker.service import Tracker

@@ -20,12 +20,15 @@ from models.errors import Invalid
 from models.json_format import read_rfc3339
 from models.paging import INT32, cut, decode_cursor, page_after
 from models.paging import whole as read_whole
-from models.tracker import clusters, owners, quality_gate, search, triage, visibility
-from models.tracker.clusters import ClusterInfo
-from models.tracker.kept_answers import state_of_project
-from models.tracker.owners import OwnerInfo
+from models.tracker import search, visibility
+from models.tracker.failures import clusters, triage
+from models.tracker.failures.clusters import ClusterInfo
+from models.tracker.failures.triage import TriageRuleInfo
+from models.tracker.forges import owners
+from models.tracker.forges.owners import OwnerInfo
+from models.tracker.gate import quality_gate
+from models.tracker.runs.kept_answers import state_of_project
 from models.tracker.tables import reports
-from models.tracker.triage import TriageRuleInfo
 
 ID = number("id", "The project")
 MAX_QUERY_CHARACTERS = 500

@@ -24,7 +24,7 @@ from models.charts.releases import Brief
 from models.paging import Paging
 from models.supervision.events import Entry
 from models.supervision.process import TROUBLE
-from models.tracker.project_status import Health, ProjectStatus
+from models.tracker.gate.project_status import Health, ProjectStatus
 from supervisor import host
 from supervisor.charts.service import Charts
 

@@ -18,7 +18,7 @@ from handlers.supervision.process_table import process_url
 from handlers.tracker.project_status import projects_of
 from handlers.web import layout
 from models import paging
-from models.charts import repositories
+from models.charts.repositories import stored as repositories
 from models.supervision.process import STATUSES
 from models.tracker import search as tracker_search
 

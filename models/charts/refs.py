@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from models.charts.semver import range_of
+from models.charts.repositories.semver import range_of
 from models.config.parsers import ValidationError
 from models.errors import Invalid
 

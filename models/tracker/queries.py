@@ -11,7 +11,7 @@ from attrs import frozen
 
 from models.errors import NotFound
 from models.paging import INT64
-from models.tracker.attachments import Attachment, of_results, of_run
+from models.tracker.files.attachments import Attachment, of_results, of_run
 from models.tracker.reports.base import CASE_STATUSES, FAILING, CaseStatus
 from models.tracker.tables import Project, Run, reports
 

@@ -16,10 +16,10 @@ from attrs import frozen
 from models.accounts.accounts import User
 from models.accounts.permissions import readable
 from models.paging import INT64, decode_cursor, encode_cursor
-from models.tracker import clusters
-from models.tracker.clusters import ClusterInfo
+from models.tracker.failures import clusters
+from models.tracker.failures.clusters import ClusterInfo
+from models.tracker.failures.triage import TriageRuleInfo
 from models.tracker.tables import Project, Run, Test, reports
-from models.tracker.triage import TriageRuleInfo
 
 Item = TypeVar("Item")
 

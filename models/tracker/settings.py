@@ -10,7 +10,7 @@ from models.accounts.accounts import User
 from models.accounts.permissions import PROJECT_ROLES
 from models.config import parsers, secret_files
 from models.errors import Conflict, Invalid, NotFound
-from models.tracker.forge_links import repository, without_login
+from models.tracker.forges.forge_links import repository, without_login
 from models.tracker.tables import Project, reports
 
 MAX_CHARACTERS = {"base_branch": 255, "repo_url": 1024, "forge_repo": 1024}

@@ -6,8 +6,9 @@ from models.accounts.accounts import User
 from models.accounts.permissions import ProjectRole, may_own, may_read, may_write, readable, role_in
 from models.errors import Denied, Invalid
 from models.paging import INT64, whole
-from models.tracker import attachments, queries
-from models.tracker.attachments import Attachment
+from models.tracker import queries
+from models.tracker.files import attachments
+from models.tracker.files.attachments import Attachment
 from models.tracker.queries import Listed
 from models.tracker.tables import Project, Run
 

@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 
 from attrs import evolve
 
-from models.charts import metadata, semver
-from models.charts.archive import ChartArchive
+from models.charts.archives import metadata
+from models.charts.archives.archive import ChartArchive
 from models.charts.refs import ChartRef
+from models.charts.repositories import semver
 from models.deadline import checkpoint
 from models.errors import Invalid, NotFound, Problem, TimedOut, Upstream
 from supervisor.charts.fetcher import Fetcher

@@ -16,8 +16,9 @@ import peewee
 from attrs import evolve, frozen
 from tornado.httputil import HTTPHeaders
 
-from models.charts import repositories, repository_index
-from models.charts.repositories import FoundVersion, Source, catalogue
+from models.charts.repositories import index as repository_index
+from models.charts.repositories import stored as repositories
+from models.charts.repositories.stored import FoundVersion, Source, catalogue
 from models.errors import Conflict, Invalid, NotFound, Problem, Unavailable, Upstream
 from supervisor.charts.fetcher import Fetcher
 from supervisor.clock import Clock

@@ -9,13 +9,16 @@ from urllib.parse import unquote
 
 from attrs import evolve
 
-from models.charts import archive, helm_errors, metadata, repositories, semver
-from models.charts.archive import ChartArchive, Dependency
-from models.charts.metadata import LockedDependency
+from models.charts import helm_errors
+from models.charts.archives import archive, metadata
+from models.charts.archives.archive import ChartArchive, Dependency
+from models.charts.archives.metadata import LockedDependency
+from models.charts.archives.schema_refs import Reference, check_schema
+from models.charts.archives.tar_reader import ArchiveLimits
 from models.charts.refs import OCI, ChartRef, check_version
-from models.charts.repositories import FoundVersion, Source
-from models.charts.schema_refs import Reference, check_schema
-from models.charts.tar_reader import ArchiveLimits
+from models.charts.repositories import semver
+from models.charts.repositories import stored as repositories
+from models.charts.repositories.stored import FoundVersion, Source
 from models.errors import Invalid, NotFound, Upstream
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.helm.runner import Bounds

@@ -21,11 +21,13 @@ from models.accounts import accounts, permissions
 from models.accounts.permissions import ProjectRole
 from models.config.settings import Config
 from models.errors import Conflict
-from models.tracker import flaky, runs, settings
-from models.tracker.flaky import Triage
+from models.tracker import settings
+from models.tracker.failures import flaky
+from models.tracker.failures.flaky import Triage
 from models.tracker.reports.base import Case, CaseStatus, CoverageReport, FileCoverage, Suite, TestReport, Totals
-from models.tracker.runs import Stored, Upload
-from models.tracker.staging import StagedRows
+from models.tracker.reports.staging import StagedRows
+from models.tracker.runs import store as runs
+from models.tracker.runs.store import Stored, Upload
 from models.tracker.tables import Project, Run, reports
 from supervisor.accounts import passwords
 from supervisor.cli.users import BUSY_SECONDS, with_store

@@ -12,8 +12,8 @@ import peewee
 
 from models.config.settings import Attachments as Settings
 from models.errors import Problem
-from models.tracker import attachments
-from models.tracker.attachment_files import AttachmentFolder, StagedFile
+from models.tracker.files import attachments
+from models.tracker.files.attachment_files import AttachmentFolder, StagedFile
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 

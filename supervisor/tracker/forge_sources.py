@@ -15,11 +15,11 @@ from models.config import secret_files
 from models.config.parsers import ValidationError
 from models.config.settings import Config
 from models.errors import Conflict, Problem, Upstream
-from models.tracker import forges
-from models.tracker.forges import FileRequest, ForgeLink
+from models.tracker.files.source_archive import text_of
+from models.tracker.files.sources import CoveredFile
+from models.tracker.forges import project_forge as forges
+from models.tracker.forges.project_forge import FileRequest, ForgeLink
 from models.tracker.project_secrets import ProjectSecrets
-from models.tracker.source_archive import text_of
-from models.tracker.sources import CoveredFile
 from supervisor.http import urls
 from supervisor.http.client import GuardedClient, Lookup, Request, Response, Rules
 from supervisor.http.dns import Policy

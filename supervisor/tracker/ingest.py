@@ -21,13 +21,13 @@ from attrs import evolve, frozen
 from models.accounts.accounts import Credential, User
 from models.config.settings import Config
 from models.errors import Invalid, TimedOut, TooLarge, Unavailable
-from models.tracker import runs
-from models.tracker.attachment_files import StagedFile
+from models.tracker.files.attachment_files import StagedFile
+from models.tracker.files.repository_paths import PathIndex
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
-from models.tracker.repository_paths import PathIndex
-from models.tracker.run_events import RunUpdate
-from models.tracker.runs import Attached, Stored, Upload
-from models.tracker.staging import StagedRows
+from models.tracker.reports.staging import StagedRows
+from models.tracker.runs import store as runs
+from models.tracker.runs.run_events import RunUpdate
+from models.tracker.runs.store import Attached, Stored, Upload
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.tracker.attachments import Attachments
@@ -293,7 +293,7 @@ class Ingest:
 
     def _read_source(self, spool: StagedRows, file: Received) -> list[str]:
         """Stages the source files. Returns why they are ignored, if they are."""
-        from models.tracker import sources
+        from models.tracker.files import sources
 
         with file.path.open("rb") as archive:
             problem = sources.stage(archive, spool, self._settings.tracker.source.file)

@@ -12,8 +12,9 @@ import peewee
 
 from models.config.settings import Tracker
 from models.errors import Problem
-from models.tracker import attempts, clusters, retention
-from models.tracker.attachments import hashes_of
+from models.tracker.failures import clusters
+from models.tracker.files.attachments import hashes_of
+from models.tracker.runs import attempts, retention
 from supervisor.clock import Clock
 from supervisor.tracker.attachments import Attachments
 

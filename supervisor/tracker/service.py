@@ -12,8 +12,8 @@ import peewee
 from models.config.settings import Config
 from models.errors import Unavailable
 from models.storage.store import MAX_QUERY_SECONDS
-from models.tracker import run_events
-from models.tracker.run_events import RunUpdate
+from models.tracker.runs import run_events
+from models.tracker.runs.run_events import RunUpdate
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.pubsub import PubSub

@@ -15,9 +15,9 @@ from typing import Any
 import chart_servers
 import pytest
 
-from models.charts import archive
-from models.charts.archive import ChartArchive
-from models.charts.tar_reader import ArchiveLimits, Budget, Tarball
+from models.charts.archives import archive
+from models.charts.archives.archive import ChartArchive
+from models.charts.archives.tar_reader import ArchiveLimits, Budget, Tarball
 from models.errors import Invalid
 
 MIB = 1024**2

@@ -15,7 +15,8 @@ import chart_servers
 import pytest
 import yaml
 
-from models.charts import archive, resources, yaml_values
+from models.charts import resources, yaml_values
+from models.charts.archives import archive
 from models.config.settings import Helm as HelmSettings
 from models.config.settings import Work as WorkSettings
 from models.deadline import Deadline, applied, checkpoint

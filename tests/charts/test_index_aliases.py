@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from models.charts import repository_index
-from models.charts.repository_index import IndexVersion
+from models.charts.repositories import index as repository_index
+from models.charts.repositories.index import IndexVersion
 from models.errors import Invalid
 
 

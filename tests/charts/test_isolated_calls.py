@@ -18,8 +18,8 @@ import pytest
 from conftest import wait_for
 from release_secrets import encoded_release, made_release
 
+from models.charts.archives.schema_refs import check_schema
 from models.charts.releases import BadRelease
-from models.charts.schema_refs import check_schema
 from models.config.settings import Work
 from models.errors import Invalid, Unprocessable
 from models.supervision.process import Seconds

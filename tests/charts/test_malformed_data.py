@@ -21,10 +21,12 @@ from conftest import ROOT, TIMEOUT_SECONDS
 from release_secrets import TIMESTAMP, made_release
 from test_cluster_faults import fake_server, json_response, release_responses, run
 
-from models.charts import releases, repositories, semver, yaml_values
+from models.charts import releases, yaml_values
 from models.charts.refs import ChartRef
-from models.charts.repositories import Source, catalogue
-from models.charts.repository_index import IndexChart, IndexVersion
+from models.charts.repositories import semver
+from models.charts.repositories import stored as repositories
+from models.charts.repositories.index import IndexChart, IndexVersion
+from models.charts.repositories.stored import Source, catalogue
 from models.charts.resources import named
 from models.config.settings import ChartSecurity, Fetch
 from models.errors import Invalid, Upstream

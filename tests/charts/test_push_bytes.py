@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from models.charts import metadata
+from models.charts.archives import metadata
 
 FULL = {
     "type": "application", "version": "1.0.0", "name": "web", "home": "https://e.org", "kubeVersion": ">=1.20",

@@ -7,8 +7,9 @@ from pathlib import Path
 import chart_servers
 import pytest
 
-from models.charts import refs, semver
+from models.charts import refs
 from models.charts.refs import ChartRef
+from models.charts.repositories import semver
 from models.config.parsers import ValidationError
 from models.errors import Invalid
 

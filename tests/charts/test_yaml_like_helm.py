@@ -10,7 +10,8 @@ import chart_servers
 import pytest
 import yaml
 
-from models.charts import archive, metadata, yaml_values
+from models.charts import yaml_values
+from models.charts.archives import archive, metadata
 from models.errors import Invalid
 
 SCALARS = (

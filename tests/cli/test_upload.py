@@ -28,7 +28,7 @@ from run_streams import COVERAGE, NOW, create_accounts, junit, listen, next_even
 from uploader import Outcome, run_upload
 
 from models.accounts import accounts
-from models.tracker.forge_links import file_url
+from models.tracker.forges.forge_links import file_url
 from supervisor.cli.attached_files import attached_files, source_archive
 from supervisor.cli.ci_environment import facts
 from supervisor.cli.upload import _paths

@@ -17,7 +17,8 @@ FILES = [ROOT / "run.py", *(file for layer in LAYERS for file in sorted((ROOT / 
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 SERVICES = {"supervision": "supervision", "processes": "supervision", "charts": "charts", "tracker": "tracker"}
 """Folder within a layer -> the service. Services do not import each other; everything else may be imported by all."""
-MAX_MODULE_LINES, MAX_CLASS_LINES, MAX_FUNCTION_LINES, MAX_LOOSE_MODULES = 500, 300, 40, 10
+MAX_MODULE_LINES, MAX_CLASS_LINES, MAX_FUNCTION_LINES, MAX_LOOSE_MODULES = 500, 450, 40, 10
+MAX_MODULES_IN_A_FOLDER = {"models/tracker/reports": 30}  # one module a format; elsewhere 15
 
 for_each_module = pytest.mark.parametrize("name", NAMES)
 
@@ -89,6 +90,12 @@ def test_no_statement_has_numbered_placeholders(name: str) -> None:
 def test_few_modules_are_outside_a_subfolder(layer: str) -> None:
     loose = [file.name for file in (ROOT / layer).glob("*.py") if file.name != "__init__.py"]
     assert len(loose) <= MAX_LOOSE_MODULES, loose
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    counts = Counter(str(Path(name).parent) for name in NAMES if not name.endswith("__init__.py"))
+    too_many = {folder: count for folder, count in counts.items() if count > MAX_MODULES_IN_A_FOLDER.get(folder, 15)}
+    assert set(too_many) <= {"supervisor/processes"}  # until its modules are divided
 
 
 @for_each_module

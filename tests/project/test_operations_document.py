@@ -17,7 +17,7 @@ from handlers.mcp import handler as tools
 from handlers.mcp import results, toolbox
 from models import paging
 from models.accounts import accounts
-from models.charts.tar_reader import MIB, ArchiveLimits
+from models.charts.archives.tar_reader import MIB, ArchiveLimits
 from models.storage import store
 from models.supervision import metrics
 from models.tracker import queries, visibility

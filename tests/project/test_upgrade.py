@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Serve, Server, python_command
 
-from models.charts.repositories import catalogue
+from models.charts.repositories.stored import catalogue
 from models.supervision.tables import database
 from models.tracker.tables import reports
 

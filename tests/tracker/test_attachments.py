@@ -18,11 +18,11 @@ from conftest import Serve, Server, wait_for
 from uploads import FORM, INGEST, body, junit, part, query_store
 
 from models.config.settings import Attachments as Settings
-from models.tracker import attachments
-from models.tracker.attachment_files import INLINE, OTHER, TEXT, AttachmentFolder, StagedFile, type_of
+from models.tracker.files import attachments
+from models.tracker.files.attachment_files import INLINE, OTHER, TEXT, AttachmentFolder, StagedFile, type_of
 from models.tracker.reports.base import Case, Limits
 from models.tracker.reports.detect import read_tests
-from models.tracker.staging import references
+from models.tracker.reports.staging import references
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.tracker.attachments import Attachments

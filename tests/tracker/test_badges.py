@@ -11,7 +11,7 @@ import records
 from conftest import Answer, Server
 from records import FAILED, NOW, PASSED, SECOND, SKIPPED
 
-from handlers.tracker.badges import GREEN, GREY, RED, YELLOW
+from handlers.tracker.pages.badges import GREEN, GREY, RED, YELLOW
 from models.tracker.tables import Project
 
 SVG = "{http://www.w3.org/2000/svg}"

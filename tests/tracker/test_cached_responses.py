@@ -19,7 +19,7 @@ from tracker_rows import Failure
 from uploads import jacoco, junit, upload
 
 from models.accounts.accounts import User
-from models.tracker.kept_answers import Answer, KeptAnswers
+from models.tracker.runs.kept_answers import Answer, KeptAnswers
 from models.tracker.tables import Project, Run, reports
 
 

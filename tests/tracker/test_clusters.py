@@ -14,10 +14,11 @@ from uploads import query_store, upload
 
 from models.errors import Conflict, Invalid
 from models.json_format import Instant
-from models.tracker import clusters, failures, triage
-from models.tracker.signatures import MAX_CHARACTERS, signature
+from models.tracker.failures import clusters, triage
+from models.tracker.failures import run_failures as failures
+from models.tracker.failures.signatures import MAX_CHARACTERS, signature
+from models.tracker.failures.triage import TriageRuleInfo
 from models.tracker.tables import reports
-from models.tracker.triage import TriageRuleInfo
 
 pytest_plugins = ["shared_server"]
 

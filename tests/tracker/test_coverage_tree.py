@@ -7,7 +7,7 @@ from browser_pages import PageText, get_page
 from conftest import Server
 from uploads import jacoco, junit, upload
 
-from models.tracker.coverage_tree import Entry, level, treemap
+from models.tracker.coverage.coverage_tree import Entry, level, treemap
 
 FILES = {"src/main/a/x.py": (8, 2), "src/main/a/y.py": (0, 10), "src/main/b.py": (5, 0), "top.py": (1, 1)}
 

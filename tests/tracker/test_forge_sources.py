@@ -31,11 +31,11 @@ from models.config.settings import Config, Forge, Outbound, Source, Tracker
 from models.config.settings import Server as ServerSettings
 from models.errors import Conflict, Invalid
 from models.supervision.process import Size
-from models.tracker import forges
-from models.tracker.forge_links import repository
-from models.tracker.forges import FileRequest
+from models.tracker.files.sources import CoveredFile
+from models.tracker.forges import project_forge as forges
+from models.tracker.forges.forge_links import repository
+from models.tracker.forges.project_forge import FileRequest
 from models.tracker.project_secrets import ProjectSecrets
-from models.tracker.sources import CoveredFile
 from models.tracker.tables import Project, Run
 from supervisor.http import urls
 from supervisor.http.client import GuardedClient, Lookup, Request

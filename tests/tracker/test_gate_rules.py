@@ -14,9 +14,9 @@ from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 from tracker_rows import Suite
 
 from models.config.settings import QualityGate
-from models.tracker import flaky
-from models.tracker.flaky import Triage
-from models.tracker.quality_gate import RuleInfo, Thresholds, rules, verdict
+from models.tracker.failures import flaky
+from models.tracker.failures.flaky import Triage
+from models.tracker.gate.quality_gate import RuleInfo, Thresholds, rules, verdict
 from models.tracker.tables import Project, Run
 
 LIMITS = Thresholds("main", None, 1.0, True, None, 0, False, False, True, (), 0.0)

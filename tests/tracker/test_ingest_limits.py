@@ -29,7 +29,7 @@ from uploads import (
 from models.config.settings import Config
 from models.errors import TimedOut, Unavailable
 from models.tracker.reports.base import ReportTooLarge
-from models.tracker.runs import Upload
+from models.tracker.runs.store import Upload
 from supervisor.clock import Clock
 from supervisor.tracker import ingest
 from supervisor.tracker.attachments import Attachments

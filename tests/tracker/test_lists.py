@@ -17,7 +17,7 @@ from uploads import FORM, INGEST, body, jacoco, part
 
 from handlers.tracker.lists import csv_text
 from models.paging import encode_cursor
-from models.tracker import triage
+from models.tracker.failures import triage
 from models.tracker.tables import reports
 
 pytest_plugins = ["shared_server"]

@@ -22,7 +22,8 @@ from postgresql import PASSWORD, Postgresql, ask
 from models.accounts import accounts, permissions
 from models.errors import CannotUse, Conflict, TimedOut
 from models.storage import dialect, postgres
-from models.tracker import queries, retention, tables
+from models.tracker import queries, tables
+from models.tracker.runs import retention
 from models.tracker.tables import Project, reports
 
 

@@ -15,10 +15,11 @@ from records import ERROR, FAILED, PASSED, SKIPPED
 from uploads import body, part, send, upload
 
 from models.errors import Invalid
-from models.tracker import codeowners, owners, queries
-from models.tracker.first_failures import first_failures
-from models.tracker.forge_links import compare_url
-from models.tracker.repository_paths import PathIndex
+from models.tracker import queries
+from models.tracker.failures.first_failures import first_failures
+from models.tracker.files.repository_paths import PathIndex
+from models.tracker.forges import codeowners, owners
+from models.tracker.forges.forge_links import compare_url
 from models.tracker.tables import reports
 
 pytest_plugins = ["shared_server"]

@@ -15,8 +15,8 @@ from http_checks import check_problem
 from uploads import jacoco, junit, post, upload
 
 from models.errors import Invalid
-from models.tracker import patch
-from models.tracker.patch import Matcher, read_diff, read_paths
+from models.tracker.coverage import patch
+from models.tracker.coverage.patch import Matcher, read_diff, read_paths
 
 pytest_plugins = ["shared_server"]
 

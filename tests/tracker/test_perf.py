@@ -22,7 +22,7 @@ from conftest import Server
 from uploads import FORM, INGEST, body, junit, part
 
 from models.config.settings import QualityGate
-from models.tracker import quality_gate
+from models.tracker.gate import quality_gate
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
 from models.tracker.reports.perf import read_perf
 from models.tracker.reports.perf_points import MAX_LABELS, OTHERS, Histogram, PerfPoint, PerfReport

@@ -13,8 +13,8 @@ from tracker_rows import Mark, Suite
 
 from models.accounts import permissions
 from models.config.settings import QualityGate
-from models.tracker import project_status, quality_gate
-from models.tracker.project_status import Health
+from models.tracker.gate import project_status, quality_gate
+from models.tracker.gate.project_status import Health
 from models.tracker.tables import Project, Run, Test
 
 GATE = QualityGate()

@@ -10,7 +10,7 @@ from records import create_project, store_at
 from tracker_rows import Report
 
 from models.config.settings import QualityGate
-from models.tracker import project_status
+from models.tracker.gate import project_status
 from models.tracker.tables import Project, Run, reports
 
 SUITES, TESTS_PER_SUITE = 3000, 2

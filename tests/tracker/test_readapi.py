@@ -12,7 +12,8 @@ from conftest import Server, wait_for
 from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 from tracker_rows import Coverage, Failure, Output, Report, Result, Suite
 
-from models.tracker import line_sets, tables, visibility
+from models.tracker import tables, visibility
+from models.tracker.coverage import line_sets
 from models.tracker.tables import Project, Run, Test
 
 RUN_FIELDS = {

@@ -10,8 +10,8 @@ import records
 from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 
 from models.errors import NotFound
-from models.tracker import flaky
-from models.tracker.flaky import FlakyTest, Triage
+from models.tracker.failures import flaky
+from models.tracker.failures.flaky import FlakyTest, Triage
 from models.tracker.reports.base import CaseStatus
 from models.tracker.tables import Project, Run
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from report_readers import read_coverage_report
 
-from models.tracker.line_sets import pack, source_lines
+from models.tracker.coverage.line_sets import pack, source_lines
 from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge
 
 Totals = tuple[int | None, int | None]

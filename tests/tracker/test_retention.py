@@ -14,8 +14,9 @@ from records import FAILED, NOW, PASSED, SECOND
 from tracker_rows import Coverage, Failure, Output, Report, Result, Suite
 
 from models.config.settings import QualityGate
-from models.tracker import flaky, retention
-from models.tracker.flaky import Triage
+from models.tracker.failures import flaky
+from models.tracker.failures.flaky import Triage
+from models.tracker.runs import retention
 from models.tracker.tables import Project, Run, Test, reports, stored_bytes
 
 GATE = QualityGate()

@@ -33,7 +33,7 @@ from stream_pairs import stream_pair
 
 from handlers.tracker.stream import Runs
 from models.accounts import accounts, permissions
-from models.tracker.run_events import record
+from models.tracker.runs.run_events import record
 from models.tracker.tables import Project, Run, reports
 from supervisor.clock import Clock
 from supervisor.tracker import service

@@ -19,8 +19,9 @@ from uploads import upload
 
 from models.errors import Invalid
 from models.paging import decode_cursor, encode_cursor
-from models.tracker import owners, run_tests
-from models.tracker.run_tests import TestFilter, read_filter
+from models.tracker.forges import owners
+from models.tracker.runs import run_tests
+from models.tracker.runs.run_tests import TestFilter, read_filter
 from models.tracker.tables import Run, reports
 
 pytest_plugins = ["shared_server"]

@@ -15,7 +15,7 @@ from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential
 from models.config.settings import QualityGate, Runs, Tracker, TrackerSecurity
 from models.errors import Denied, Unauthenticated
-from models.tracker import attempts, line_sets, run_events, runs
+from models.tracker.coverage import line_sets
 from models.tracker.reports.base import (
     BadReport,
     Case,
@@ -26,8 +26,10 @@ from models.tracker.reports.base import (
     TestReport,
     Totals,
 )
-from models.tracker.runs import Stored, Upload
-from models.tracker.staging import StagedRows
+from models.tracker.reports.staging import StagedRows
+from models.tracker.runs import attempts, run_events
+from models.tracker.runs import store as runs
+from models.tracker.runs.store import Stored, Upload
 from models.tracker.tables import Project, Run, reports
 
 PASSED, FAILED, ERROR, SKIPPED = CaseStatus

@@ -15,9 +15,9 @@ import records
 from conftest import Server
 from uploads import FORM, INGEST, body, jacoco, junit, part, query_store
 
-from models.tracker import source_archive
-from models.tracker.forge_links import file_url, line_url
-from models.tracker.source_archive import BadArchive, text_files
+from models.tracker.files import source_archive
+from models.tracker.files.source_archive import BadArchive, text_files
+from models.tracker.forges.forge_links import file_url, line_url
 
 API = "/api/v1"
 SHA = "9fceb02d0ae598e95dc970b74767f19372d61af8"

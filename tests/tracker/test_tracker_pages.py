@@ -18,7 +18,7 @@ from records import ERROR, FAILED, NOW, PASSED
 from tracker_rows import Coverage, Failure, Mark, Output, Suite
 from uploads import jacoco, upload
 
-from handlers.tracker.pages import ProjectPage
+from handlers.tracker.pages.tracker_pages import ProjectPage
 from handlers.tracker.responses import RunInfo
 from handlers.web.layout import NOTHING, FragmentCache
 from models.accounts import permissions

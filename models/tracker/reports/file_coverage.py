@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 
-from models.tracker.line_sets import MAX_LINE_NUMBER
+from models.tracker.coverage.line_sets import MAX_LINE_NUMBER
 from models.tracker.reports.base import CoverageReport, FileCoverage, Limits, ReportTooLarge
 from models.tracker.reports.text_cleaning import clean_name
 

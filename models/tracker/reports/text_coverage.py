@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from models.tracker.line_sets import MAX_LINE_NUMBER, unit_key
+from models.tracker.coverage.line_sets import MAX_LINE_NUMBER, unit_key
 from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge, UnknownFormat
 from models.tracker.reports.byte_stream import lines
 from models.tracker.reports.file_coverage import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from models.tracker.line_sets import unit_key
+from models.tracker.coverage.line_sets import unit_key
 from models.tracker.reports.base import CoverageReport, FileCoverage, Limits, ReportTooLarge
 from models.tracker.reports.file_coverage import (
     CoverageCounts,

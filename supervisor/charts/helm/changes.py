@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve
 
 from models.charts import helm_args, helm_errors, releases, requests
-from models.charts.archive import ChartArchive
+from models.charts.archives.archive import ChartArchive
 from models.charts.helm_args import Version
 from models.charts.refs import ChartRef
 from models.charts.releases import Change, was_not_started

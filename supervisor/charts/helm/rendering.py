@@ -8,7 +8,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from models.charts import archive, helm_args, helm_errors, requests
+from models.charts import helm_args, helm_errors, requests
+from models.charts.archives import archive
 from models.charts.responses import Download, Lint
 from models.errors import Unprocessable
 from supervisor.charts.helm.changes import prepare_chart

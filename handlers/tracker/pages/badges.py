@@ -1,0 +1,140 @@
+"""Badges: one number of a project as a small SVG picture, for a README."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import ClassVar
+
+from attrs import frozen
+
+from handlers.http.permissions import PUBLIC
+from handlers.openapi.describe import Endpoint, Parameter, free_text, number
+from handlers.routing import Route
+from handlers.tracker.base import Tracked, send_kept
+from models.errors import NotFound
+from models.tracker import queries, visibility
+from models.tracker.coverage.file_coverage import line_coverage, pass_rate
+from models.tracker.failures import flaky
+from models.tracker.gate import quality_gate
+from models.tracker.runs.kept_answers import state_of_project
+from models.tracker.tables import Project, Run
+
+GREEN, YELLOW, RED, GREY = "#2a7d3f", "#8a6100", "#b3261e", "#5f6368"
+"""Their contrast with white text passes WCAG AA."""
+
+_LETTER, _PADDING = 6.6, 10
+
+
+@frozen
+class Badge:
+    label: str
+    value: str
+    colour: str
+
+
+@frozen
+class RunFilter:
+    """Selects the newest runs of a branch and flag; without a branch, of the base branch if that has any."""
+
+    base_branch: str
+    branch: str | None
+    flag: str | None
+
+    def runs(self, project: Project, limit: int) -> list[Run]:
+        if self.branch is not None:
+            return queries.listing(project.id, limit, branch=self.branch, flag=self.flag)
+        base = queries.listing(project.id, limit, branch=self.base_branch, flag=self.flag)
+        return base or queries.listing(project.id, limit, flag=self.flag)
+
+
+_RUNS_SEARCHED = 50
+"""The newest run may belong to a flag that reports no coverage."""
+
+
+def _coverage(project: Project, filter: RunFilter) -> Badge:
+    percentages = (line_coverage(run) for run in filter.runs(project, _RUNS_SEARCHED))
+    percentage = next((value for value in percentages if value is not None), None)
+    return _percent("coverage", percentage, 80, 60)
+
+
+def _pass(project: Project, filter: RunFilter) -> Badge:
+    runs = filter.runs(project, 1)
+    return _percent("tests", pass_rate(runs[0]) if runs and runs[0].tests > runs[0].skipped else None, 100, 90)
+
+
+def _flaky(project: Project, filter: RunFilter) -> Badge:
+    if not filter.runs(project, 1):
+        return Badge("flaky tests", "n/a", GREY)
+    number = flaky.count(project.id)
+    return Badge("flaky tests", str(number), GREEN if not number else YELLOW if number <= 3 else RED)
+
+
+def _percent(label: str, figure: float | None, good: int, fair: int) -> Badge:
+    """A whole number, but 100 only where it is 100."""
+    if figure is None:
+        return Badge(label, "n/a", GREY)
+    shown = 99 if 99 < figure < 100 else round(figure)
+    return Badge(label, f"{shown}%", GREEN if figure >= good else YELLOW if figure >= fair else RED)
+
+
+METRICS: dict[str, Callable[[Project, RunFilter], Badge]] = {"coverage": _coverage, "pass": _pass, "flaky": _flaky}
+
+
+def picture(badge: Badge) -> bytes:
+    """A flat badge as SVG; its title and label state the value as text."""
+    left, right = (round(len(text) * _LETTER + _PADDING) for text in (badge.label, badge.value))
+    words = escape(f"{badge.label}: {badge.value}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" aria-label="{words}">'
+        f"<title>{words}</title>"
+        f'<clipPath id="r"><rect width="{left + right}" height="20" rx="3"/></clipPath>'
+        f'<g clip-path="url(#r)"><rect width="{left}" height="20" fill="#444"/>'
+        f'<rect x="{left}" width="{right}" height="20" fill="{badge.colour}"/></g>'
+        '<g fill="#fff" text-anchor="middle" font-family="Verdana,Geneva,DejaVu Sans,sans-serif" font-size="11">'
+        f'<text x="{left / 2:g}" y="14">{escape(badge.label)}</text>'
+        f'<text x="{left + right / 2:g}" y="14">{escape(badge.value)}</text></g></svg>'
+    ).encode()
+
+
+_METRIC = Parameter(
+    "metric", "The metric of the badge", {"type": "string", "enum": list(METRICS)}, "path", required=True
+)
+
+
+class BadgePicture(Tracked):
+    """Open in closed mode too, for public projects; a private project returns 404 to callers who may not read it."""
+
+    permission = PUBLIC
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "Get a badge of a project: coverage, pass rate or flaky tests",
+            "image/svg+xml",
+            path=[number("projectId", "The project"), _METRIC],
+            query=[
+                free_text("branch", "Only runs on this branch", "main"),
+                free_text("flag", "Only runs with this flag", "default"),
+            ],
+            fails=[404],
+            name="project_badge",
+        )
+    }
+
+    async def get(self, id: str, metric: str) -> None:
+        if metric not in METRICS:
+            raise NotFound(f"a badge is one of {', '.join(METRICS)}")
+        arguments = self.arguments("branch", "flag")
+        settings = self.config.tracker.quality_gate
+
+        def drawn() -> bytes:
+            project = visibility.project(self.user, id)
+            base = quality_gate.thresholds(project, settings).base_branch
+            return picture(METRICS[metric](project, RunFilter(base, arguments["branch"], arguments["flag"])))
+
+        key = "badge", id, metric, *arguments.values()
+        await send_kept(self, key, lambda: state_of_project(self.user, id), drawn, "image/svg+xml")
+        self.set_header("Cache-Control", "no-cache")
+        self.set_header("Content-Security-Policy", "default-src 'none'")
+
+
+routes: list[Route] = [(r"/badge/([^/]+)/([^/]+)\.svg", BadgePicture)]

@@ -1,0 +1,184 @@
+"""The forms that change projects and runs; each redirects to a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from handlers.base import Page, shown_again, write_page
+from handlers.http.permissions import SIGNED_IN
+from handlers.routing import Route
+from handlers.tracker.projects import read_triage
+from models.accounts import permissions
+from models.accounts.accounts import User
+from models.accounts.permissions import PROJECT_ROLES, ProjectRole
+from models.config.secret_files import MAX_TOKEN_CHARACTERS
+from models.errors import NotFound
+from models.tracker import settings
+from models.tracker import visibility as visible
+from models.tracker.failures import flaky
+from models.tracker.forges import project_forge as forges
+from models.tracker.forges.project_forge import TokenChange
+from models.tracker.gate import quality_gate
+from models.tracker.tables import Project, reports
+
+Result = TypeVar("Result")
+
+
+class TrackedPage(Page):
+    """A page or form of the tracker. A project that the caller cannot read is reported as missing."""
+
+    async def query_store(self, query: Callable[[], Result]) -> Result:
+        """Runs `query` in the worker. `NotFound` redirects an anonymous caller to the login."""
+        try:
+            return await self.tracker.run(query)
+        except NotFound as missing:
+            raise self.unseen(missing.message) from None
+
+    async def query_fast(self, query: Callable[[], Result]) -> Result:
+        """Reads a few rows, as `query_store`, on the loop where the store is a file."""
+        try:
+            return await self.tracker.read_fast(query)
+        except NotFound as missing:
+            raise self.unseen(missing.message) from None
+
+    def form(self) -> dict[str, str]:
+        return {name: self.get_body_argument(name, strip=False) for name in self.request.body_arguments}
+
+
+class Form(TrackedPage):
+    permission = SIGNED_IN
+    back = "/projects"
+
+    @property
+    def user(self) -> User:
+        user = self.caller.user
+        assert user is not None, "the permission admits account holders only"
+        return user
+
+    async def change(self, id: str, role: ProjectRole, edit: Callable[[Project], object], then: str = "") -> None:
+        """Runs `edit` on a project in which the caller has `role`; redirects to `then` below the project's page."""
+
+        def transaction() -> None:
+            with reports.atomic():
+                edit(visible.project(self.user, id, role))
+
+        await self.query_store(transaction)
+        self.redirect(f"{self.prefix}/projects/{id}{then}", status=303)
+
+
+class SettingsForm(Form):
+    """A form of the settings page."""
+
+    @property
+    def address(self) -> str:
+        return f"{self.prefix}/projects/{self.path_args[0]}/settings"
+
+    async def again(self, *arguments: str) -> None:
+        values = await self.query_store(lambda: self._values(arguments[0]))
+        write_page(self, "tracker/project_settings.html", roles=PROJECT_ROLES, **values)
+
+    def _values(self, id: str) -> dict[str, Any]:
+        project = visible.project(self.user, id, "WRITE")
+        owns = permissions.may_own(self.user, project)
+        return {
+            "project": project,
+            "defaults": quality_gate.thresholds(Project(), self.config.tracker.quality_gate),
+            "owns": owns,
+            "members": permissions.members_of(project.id) if owns else [],
+            **(self._forge(project) if owns else {}),
+        }
+
+    def _forge(self, project: Project) -> dict[str, Any]:
+        tracker = self.config.tracker
+        return {
+            "forge": self.tracker.forges.state(project.id, forges.link(project, tracker.forges)),
+            "offered": forges.offered(project),
+            "modes": settings.SOURCE_MODES,
+            "default_mode": tracker.source.mode,
+            "token_limit": MAX_TOKEN_CHARACTERS,
+        }
+
+
+class Settings(SettingsForm):
+    """`GET` shows the forms, `POST` stores the thresholds."""
+
+    async def get(self, id: str) -> None:
+        await self.again(id)
+
+    @shown_again
+    async def post(self, id: str) -> None:
+        columns = settings.read(self.form())
+        await self.change(id, "WRITE", lambda project: settings.change(project, columns), "/settings")
+
+
+class Forge(SettingsForm):
+    """Where source lines come from. An empty token stays as it is."""
+
+    @shown_again
+    async def post(self, id: str) -> None:
+        form, sources, now = self.form(), self.tracker.forges, self.clock.now()
+        texts = {name: form.get(name, "").strip() or None for name in ("source_mode", "forge_repo")}
+        columns, token = settings.read_json(texts), None
+        if form.get("remove_token"):
+            token = TokenChange(None)
+        elif typed := form.get("forge_token", "").strip():
+            token = TokenChange(settings.read_token(typed))
+        is_admin = self.user.is_admin
+        await self.change(
+            id,
+            "OWNER",
+            lambda project: forges.change(project, columns, token, sources.secrets, now, is_admin),
+            "/settings",
+        )
+        sources.forget_refusal(int(id))
+
+
+class Visibility(SettingsForm):
+    @shown_again
+    async def post(self, id: str) -> None:
+        visibility = self.form().get("visibility", "")
+        await self.change(id, "OWNER", lambda project: settings.set_visibility(project, visibility), "/settings")
+
+
+class Members(SettingsForm):
+    @shown_again
+    async def post(self, id: str) -> None:
+        form, now = self.form(), self.clock.now()
+        name, role = form.get("username", "").strip(), form.get("role", "READ")
+        await self.change(id, "OWNER", lambda project: settings.grant(project, name, role, self.user, now), "/settings")
+
+
+class Removal(SettingsForm):
+    """Removes a member. One who removes himself is redirected to the project: the settings are closed to him."""
+
+    @shown_again
+    async def post(self, id: str, user_id: str) -> None:
+        then = "" if int(user_id) == self.user.id else "/settings"
+        await self.change(id, "OWNER", lambda project: settings.remove(project, int(user_id), self.user), then)
+
+
+class FlakyStatus(Form):
+    async def post(self, id: str) -> None:
+        classification, now = read_triage(self.form()), self.clock.now()
+        await self.change(
+            id, "WRITE", lambda project: flaky.set_triage(project.id, *classification, self.user.id, now), "#flaky"
+        )
+
+
+class RunDeletion(Form):
+    async def post(self, id: str) -> None:
+        run, project = await self.query_store(lambda: visible.run(self.user, id, "WRITE"))
+        await self.tracker.retention.delete(run.id)
+        self.redirect(f"{self.prefix}/projects/{project.id}", status=303)
+
+
+routes: list[Route] = [
+    (r"/projects/([0-9]{1,18})/settings", Settings),
+    (r"/projects/([0-9]{1,18})/visibility", Visibility),
+    (r"/projects/([0-9]{1,18})/forge", Forge),
+    (r"/projects/([0-9]{1,18})/members", Members),
+    (r"/projects/([0-9]{1,18})/members/([0-9]{1,18})/remove", Removal),
+    (r"/projects/([0-9]{1,18})/flaky/status", FlakyStatus),
+    (r"/runs/([0-9]{1,18})/delete", RunDeletion),
+]

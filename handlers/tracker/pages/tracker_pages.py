@@ -1,0 +1,404 @@
+"""The pages of the tracker: projects, one project, one test, one run, and the comparison of two."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from handlers.base import Page, frame_key, rendered, set_page_headers, write_long_page
+from handlers.http.permissions import READ
+from handlers.http.serializers import duration_text
+from handlers.routing import Route
+from handlers.tracker import serializers
+from handlers.tracker.base import in_snapshot, send_kept, test_argument
+from handlers.tracker.lists import bounded
+from handlers.tracker.pages import plots
+from handlers.tracker.pages.forms import TrackedPage
+from handlers.tracker.project_status import health, projects_of, render_rows, trends_of
+from handlers.tracker.projects import history_of
+from handlers.tracker.responses import PatchInfo
+from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
+from handlers.web.table import page_of, read_number, read_table
+from models.accounts import permissions
+from models.accounts.accounts import User
+from models.errors import NotFound
+from models.tracker import queries, visibility
+from models.tracker.coverage import coverage_tree, patch
+from models.tracker.coverage import file_coverage as coverage
+from models.tracker.failures import first_failures, flaky, triage
+from models.tracker.failures import run_failures as failures
+from models.tracker.failures.flaky import Triage
+from models.tracker.failures.run_failures import FailureQuery
+from models.tracker.forges import owners
+from models.tracker.gate import project_status, quality_gate
+from models.tracker.gate.project_status import Health, ProjectStatus
+from models.tracker.gate.quality_gate import Thresholds
+from models.tracker.runs import attempts, comparison, perf
+from models.tracker.runs import store as runs
+from models.tracker.runs.kept_answers import State, state_of_project, state_of_run
+from models.tracker.tables import Project, Run
+
+Result = TypeVar("Result")
+
+_DEFAULT_RUNS = 20
+_FAILURES_PER_PAGE = 25
+_MAX_RESULTS = 100
+_MAX_FILES = 100
+_MAP_SIZE = (900, 160)
+_UNITS = (("MB", 1_000_000), ("kB", 1000))
+_PROJECT_SORTS: dict[str, Callable[[ProjectStatus], Any]] = {
+    "name": lambda status: status.project.name.lower(),
+    "pass-rate": lambda status: status.run.pass_rate if status.run else -1.0,
+    "coverage": lambda status: (status.run and status.run.line_coverage) or 0.0,
+    "tests": lambda status: status.run.tests if status.run else 0,
+    "updated": lambda status: status.newest.created_at if status.newest else 0,
+}
+
+
+def took(ms: int | None) -> str:
+    """Formats a duration."""
+    if ms is None:
+        return NOTHING
+    if ms < 1000:
+        return f"{ms} ms"
+    return f"{ms / 1000:.1f} s" if ms < 60_000 else duration_text(ms * 1000)
+
+
+def size(count: int) -> str:
+    """Formats a number of bytes."""
+    return next((f"{count / scale:.1f} {unit}" for unit, scale in _UNITS if count >= scale), f"{count} bytes")
+
+
+def kind(status: str) -> str:
+    """The kind of state that the status of a run, a test or a verdict is, for `state`."""
+    return {"PASSED": "good", "FAILED": "bad", "ERROR": "bad"}.get(status, "")
+
+
+def _query(**values: Any) -> str:
+    return urlencode({name: value for name, value in values.items() if value is not None})
+
+
+def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
+    """The commands of a CI job: post a report, then check the quality gate."""
+    origin = f"{'https' if page.caller.is_secure else page.request.protocol}://{page.request.host}"
+    api = origin + ("/tracker" if page.prefix == "/tracker" else "") + "/api/v1"
+    token = ' -H "Authorization: Bearer $PILOTHOUSE_TOKEN"' if needs_token else ""
+    return (
+        f"curl -fsS{token} \\\n"
+        f"  --form-string {shlex.quote(f'project={project}')} \\\n"
+        '  -F branch="$(git branch --show-current)" -F commit="$(git rev-parse HEAD)" \\\n'
+        "  -F junit=@junit.xml -F jacoco=@coverage.xml \\\n"
+        f"  {api}/ingest\n"
+        f"curl -fsS{token} \\\n"
+        f'  "{api}/gate?project={quote(project, safe="")}&commit=$(git rev-parse HEAD)" \\\n'
+        '  | grep \'"status":"PASSED"\''
+    )
+
+
+_HELPERS = {
+    "change": change,
+    "took": took,
+    "kind": kind,
+    "query": _query,
+    "statuses": list(Triage.__members__),
+    "health": health,
+    "size": size,
+}
+
+
+class ReadPage(TrackedPage):
+    permission = READ
+
+    async def show(self, template: str, **values: Any) -> None:
+        await write_long_page(self, template, **_HELPERS, **values)
+
+    async def show_kept(
+        self, template: str, state_of: Callable[[User | None], State], values: Callable[[], dict[str, Any]]
+    ) -> None:
+        """Shows a page about a project or a run, which is kept until the project changes."""
+        user, request = self.caller.user, self.request
+        key = "page", *frame_key(self), request.host, request.protocol, self.caller.is_secure
+
+        def state() -> State:
+            project = state_of(user)
+            return *project, permissions.may_write(user, project[0])
+
+        try:
+            await send_kept(
+                self, key, state, lambda: rendered(self, template, {**_HELPERS, **values()}), "text/html; charset=utf-8"
+            )
+        except NotFound as missing:
+            raise self.unseen(missing.message) from None
+        set_page_headers(self)
+
+    async def read(self, query: Callable[[], Result]) -> Result:
+        """Runs `query` in the worker, within one read transaction."""
+        return await self.query_store(lambda: in_snapshot(query))
+
+    def thresholds(self, project: Project) -> Thresholds:
+        return quality_gate.thresholds(project, self.config.tracker.quality_gate)
+
+    def snippet(self, project: str, is_private: bool = False) -> str:
+        security = self.config.tracker.security
+        return upload_snippet(self, project, is_private or security.require_ingest_token or not security.open_mode)
+
+
+class Projects(ReadPage):
+    """The list of projects."""
+
+    async def get(self) -> None:
+        projects = await projects_of(self)
+        verdicts = [verdict.value for verdict in Health]
+        wanted = read_table(f"{self.prefix}/projects", self.query(), _PROJECT_SORTS, verdicts)
+        matches = [
+            status
+            for status in projects.statuses
+            if wanted.q.lower() in status.project.name.lower() and wanted.status in ("", status.health.value)
+        ]
+        table, shown = page_of(wanted, matches, _PROJECT_SORTS)
+        await self.show(
+            "tracker/projects.html",
+            rows=await asyncio.to_thread(render_rows, self, shown, await trends_of(self, projects, shown)),
+            counts=projects.counts,
+            snippet=self.snippet("my-project"),
+            table=table,
+            table_statuses=[(verdict.value, verdict.value, count) for verdict, count in projects.counts],
+            is_empty=not projects.statuses,
+        )
+
+
+class ProjectPage(ReadPage):
+    """One project: verdict, trend, runs, branches, flaky tests."""
+
+    async def get(self, id: str) -> None:
+        query = self.query()
+        branch, flag, limit = self.arguments("branch", "flag", "limit").values()
+        count = bounded(limit, _DEFAULT_RUNS)
+        requested, known = query.get("range", ""), {str(length): length for length in plots.RANGES}
+        shown = known.get(requested, plots.RANGES[0])
+        filters = {"branch": branch, "flag": flag, "limit": count, "max_limit": queries.MAX_RUNS}
+        ranges = {
+            "range": shown,
+            "ranges": plots.RANGES,
+            "ignored": f"range {requested}" if requested not in ("", *known) else "",
+        }
+
+        def values() -> dict[str, Any]:
+            values = self._values(id, branch, flag, count, shown)
+            return {**filters, **ranges, **values, **self._snippets(values["project"])}
+
+        await self.show_kept("tracker/project.html", lambda user: state_of_project(user, id), values)
+
+    def _values(self, id: str, branch: str | None, flag: str | None, limit: int, plotted: int) -> dict[str, Any]:
+        user = self.caller.user
+        project = visibility.project(user, id)
+        limits = self.thresholds(project)
+        shown = queries.listing(project.id, limit, branch=branch, flag=flag)
+        (status,) = project_status.of([project], self.config.tracker.quality_gate)
+        branches, flags = queries.branches_overview(project.id, limits.base_branch), queries.flags(project.id)
+        return {
+            "project": project,
+            "gate": limits,
+            "status": status,
+            "branches": branches,
+            "flags": flags,
+            "rows": self._rows(shown, queries.before_each(shown)),
+            "shown": len(shown),
+            "tests": [serializers.flaky_info(test) for test in flaky.tests(project.id)],
+            "writes": permissions.may_write(user, project),
+            **self._trend(
+                project,
+                branch or _if_present(limits.base_branch, [item.name for item in branches]),
+                flag or _if_present(runs.DEFAULT_FLAG, flags) or (flags[0] if flags else None),
+                plotted,
+            ),
+        }
+
+    def _rows(self, shown: Sequence[Run], before: Mapping[int, int]) -> bytes:
+        """Renders the rows of the run table; each links the comparison with the run before it.
+
+        `shown` are the named tuples of `queries.listing`: the cache compares them by value, models by their id alone.
+        """
+        cache: FragmentCache = self.settings["fragments"]
+        helpers = {"base": self.prefix, "kind": kind, "took": took, **template_helpers()}
+
+        def row(run: Run) -> bytes:
+            previous = before.get(run.id)
+            return cache.get(
+                ("run", self.prefix, previous, run),
+                lambda: self.render_string(
+                    "tracker/run_row.html", run=serializers.run_info(run), previous=previous, **helpers
+                ),
+            )
+
+        return b"".join(map(row, shown))
+
+    def _trend(self, project: Project, branch: str | None, flag: str | None, plotted: int) -> dict[str, Any]:
+        """The plots of the runs of one flag: different flags are not comparable."""
+        newest = queries.listing(project.id, plotted, branch=branch, flag=flag)
+        shown = [serializers.run_info(run) for run in newest]
+        trend = plots.trend(shown) if len(shown) > 1 else None
+        coverage_trend = plots.coverage_trend(shown) if len(shown) > 1 else None
+        return {
+            "trend": trend,
+            "coverage_trend": coverage_trend,
+            "duration_trend": plots.duration_trend(shown) if len(shown) > 1 else None,
+            "growing": comparison.growing_tests([run.id for run in newest]),
+            "trend_runs": shown,
+            "trend_branch": branch,
+            "trend_flag": flag,
+        }
+
+    def _snippets(self, project: Project) -> dict[str, Any]:
+        is_private = project.visibility != "PUBLIC"
+        origin = f"{'https' if self.caller.is_secure else self.request.protocol}://{self.request.host}{self.prefix}"
+        page = f"{origin}/projects/{project.id}"
+        badges = "\n".join(
+            f"[![{name}]({origin}/badge/{project.id}/{name}.svg)]({page})" for name in ("pass", "coverage", "flaky")
+        )
+        return {"snippet": self.snippet(project.name, is_private), "badges": badges, "is_private": is_private}
+
+
+def _if_present(name: str, names: Sequence[str]) -> str | None:
+    return name if name in names else None
+
+
+class TestPage(ReadPage):
+    """The results of one test over time."""
+
+    __test__ = False  # pytest would collect it
+
+    async def get(self, id: str) -> None:
+        class_name, name = test_argument(self)
+        await self.show("tracker/test.html", **await self.read(lambda: self._values(id, class_name, name)))
+
+    def _values(self, id: str, class_name: str, name: str) -> dict[str, Any]:
+        user = self.caller.user
+        project = visibility.project(user, id)
+        history = history_of(project, class_name, name, _MAX_RESULTS, None)
+        return {
+            "project": project,
+            "test": history,
+            "note": queries.note_of(project.id, queries.test_id(project.id, class_name, name)),
+            "plot": plots.over_time(history.results) if len(history.results) > 1 else None,
+            "writes": permissions.may_write(user, project),
+        }
+
+
+class RunPage(ReadPage):
+    """One run: failures, quality gate, changes against the baseline, suites, coverage."""
+
+    async def get(self, id: str) -> None:
+        query = self.query()
+        await self.show_kept("tracker/run.html", lambda user: state_of_run(user, id), lambda: self._values(id, query))
+
+    def _values(self, id: str, query: Mapping[str, str]) -> dict[str, Any]:
+        user = self.caller.user
+        run, project = visibility.run(user, id)
+        verdict = quality_gate.verdict(run, project, self.config.tracker.quality_gate)
+        baseline = Run.get_or_none(Run.id == verdict.baseline_id) if verdict.baseline_id else None
+        detail = queries.detail(run.id, 0)
+        changes = comparison.changes(baseline, run) if baseline else None
+        before, after = queries.neighbours(run)
+        health, reason = project_status.judge(run, verdict)
+        return {
+            "project": project,
+            "detail": serializers.run_detail(run, project, verdict, detail, coverage.files(run), {}),
+            "run_health": health,
+            "reason": reason,
+            "baseline": baseline,
+            "changes": changes,
+            "before": before,
+            "after": after,
+            "max_files": _MAX_FILES,
+            **_coverage_tree(run, baseline, query.get("folder", "")),
+            "perf": perf.compared(run.id, perf.baselines(run.id, self.thresholds(project).base_branch)),
+            "ambiguous_keys": attempts.ambiguous_keys(run) if run.run_key is not None else (),
+            "patch": _patch(run),
+            **_failures(run, project, verdict.baseline_id, query),
+            "writes": permissions.may_write(user, project),
+        }
+
+
+def _failures(run: Run, project: Project, baseline: int | None, query: Mapping[str, str]) -> dict[str, Any]:
+    """A page of the failures of a run, and what is known of their tests, by the ids of these."""
+    wanted, number, ignored = _failure_query(query)
+    shown = failures.page_of(run.id, baseline, wanted, number, _FAILURES_PER_PAGE)
+    entries = [*shown.entries, *(entry for group in shown.groups for entry in group.entries)]
+    cases = [entry.case for entry in entries if entry.case]
+    rules, tests = triage.rules_of(project.id), [case.test_id for case in cases if case.test_id]
+    filters = {
+        "group": None if wanted.group == failures.GROUPINGS[0] else wanted.group,
+        "q": wanted.q or None,
+        "new": "true" if wanted.only_new else None,
+        "cause": wanted.cause,
+        "suite": wanted.suite,
+    }
+    return {
+        "failures": shown,
+        "wanted": wanted,
+        "filters": filters,
+        "ignored": ignored,
+        "failures_url": lambda **changes: f"?{_query(**{**filters, **changes})}#failures",
+        "owners": owners.of_tests(project.id, tests),
+        "since": {
+            test: serializers.since(first, project.repo_url)
+            for test, first in first_failures.first_failures(run, tests).items()
+        },
+        "categories": {case.test_id: triage.category(rules, case.type, case.message, case.stack) for case in cases},
+    }
+
+
+def _failure_query(query: Mapping[str, str]) -> tuple[FailureQuery, int, list[str]]:
+    """The wanted failures, the page, and the values that were not understood, which are ignored."""
+    ignored: list[str] = []
+    number = read_number("page", query, 0, ignored)
+    group = next((name for name in failures.GROUPINGS if name == query.get("group")), None)
+    if query.get("group") and group is None:
+        ignored.append(f"group {query['group']}")
+    if query.get("new", "") not in ("", "true", "false"):
+        ignored.append(f"new {query['new']}")
+    cause = query.get("cause", "")
+    if cause and not re.fullmatch("-1|[0-9]{1,18}", cause):
+        ignored.append(f"cause {cause}")
+        cause = ""
+    return (
+        FailureQuery(
+            q=query.get("q", "").strip(),
+            only_new=query.get("new") == "true",
+            group=group or failures.GROUPINGS[0],
+            cause=int(cause) if cause else None,
+            suite=query.get("suite"),
+        ),
+        number,
+        ignored,
+    )
+
+
+def _patch(run: Run) -> PatchInfo | None:
+    """The coverage of changed lines; None if no upload of the run had a diff."""
+    if run.patch_covered is None:
+        return None
+    return serializers.patch_info(run, patch.coverage([run.id]), None, patch.MAX_DIFF_FILES)
+
+
+def _coverage_tree(run: Run, baseline: Run | None, folder: str) -> dict[str, Any]:
+    """One level of the folders of a run's coverage, with its treemap."""
+    files = coverage_tree.files_of(run) if run.line_covered is not None else {}
+    before = coverage_tree.files_of(baseline) if baseline and files else {}
+    tree = coverage_tree.level(files, folder, before)
+    if not folder and len(tree.entries) == 1 and tree.entries[0].is_folder:
+        tree = coverage_tree.level(files, tree.entries[0].path, before)
+    return {"tree": tree, "tiles": coverage_tree.treemap(tree.entries, *_MAP_SIZE), "map_size": _MAP_SIZE}
+
+
+routes: list[Route] = [
+    (r"/projects", Projects),
+    (r"/projects/([0-9]{1,18})", ProjectPage),
+    (r"/projects/([0-9]{1,18})/test", TestPage),
+    (r"/runs/([0-9]{1,18})", RunPage),
+]

@@ -1,0 +1,307 @@
+"""Chart repositories in the database `charts.db`: their settings and logins, and the contents of their indexes.
+
+An index is stored as it is queried: the JSON of each listing, and the archive URL of each version. Writes run in a
+worker; the event loop reads single rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import peewee
+from attrs import asdict, evolve, field, frozen
+
+from models.charts.repositories import semver
+from models.charts.repositories.index import IndexChart, IndexVersion
+from models.errors import NotFound
+from models.storage.sqlite import SqliteStore
+
+catalogue = SqliteStore(
+    [
+        [
+            "CREATE TABLE repository (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, url TEXT NOT NULL,"
+            " username TEXT NOT NULL, password TEXT NOT NULL, insecure INTEGER NOT NULL, pass_login INTEGER NOT NULL,"
+            " etag TEXT NOT NULL, modified TEXT NOT NULL, fetched_at INTEGER NOT NULL, listing BLOB NOT NULL)",
+            "CREATE TABLE chart (id INTEGER PRIMARY KEY,"
+            " repository_id INTEGER NOT NULL REFERENCES repository ON DELETE CASCADE,"
+            " name TEXT NOT NULL, listing BLOB NOT NULL, UNIQUE (repository_id, name))",
+            "CREATE TABLE version (chart_id INTEGER NOT NULL REFERENCES chart ON DELETE CASCADE,"
+            " version TEXT NOT NULL, rank INTEGER NOT NULL, url TEXT NOT NULL, digest TEXT NOT NULL,"
+            " PRIMARY KEY (chart_id, version)) WITHOUT ROWID",
+        ],
+    ]
+)
+
+
+class Table(peewee.Model):
+    """The base of every table in `charts.db`."""
+
+    class Meta:
+        database = catalogue
+
+
+class Repository(Table):
+    """A repository. One without a name is not configured: a chart's dependency named its URL.
+
+    `etag` and `modified` are the validators of the stored index; `listing` is its charts as JSON, each with its newest
+    stable version. `fetched_at` is microseconds since 1970.
+    """
+
+    id = peewee.AutoField()
+    name = peewee.TextField(unique=True, null=True)
+    url = peewee.TextField()
+    username = peewee.TextField()
+    password = peewee.TextField()
+    insecure = peewee.BooleanField()
+    pass_login = peewee.BooleanField()
+    etag = peewee.TextField()
+    modified = peewee.TextField()
+    fetched_at = peewee.BigIntegerField()
+    listing = peewee.BlobField()
+
+    class Meta:
+        table_name = "repository"
+
+
+class Chart(Table):
+    """A chart of a repository; `listing` is its versions as JSON, newest first."""
+
+    id = peewee.AutoField()
+    repository = peewee.ForeignKeyField(Repository, on_delete="CASCADE")
+    name = peewee.TextField()
+    listing = peewee.BlobField()
+
+    class Meta:
+        table_name = "chart"
+
+
+class ChartVersion(Table):
+    """The archive of a chart's version. `rank` 0 is the newest; `digest` (SHA-256, hex) may be empty."""
+
+    chart = peewee.ForeignKeyField(Chart, on_delete="CASCADE")
+    version = peewee.TextField()
+    rank = peewee.IntegerField()
+    url = peewee.TextField()
+    digest = peewee.TextField()
+
+    class Meta:
+        table_name = "version"
+        primary_key = peewee.CompositeKey("chart", "version")
+
+
+_MAX_UNNAMED_REPOSITORIES = 32
+_DELETE_BATCH = 1000
+
+
+@frozen
+class Source:
+    """A repository's configuration. `name` is None if only a chart's dependency names its URL."""
+
+    name: str | None
+    url: str
+    username: str = ""
+    password: str = field(default="", repr=False)
+    insecure: bool = False
+    pass_login: bool = False
+    etag: str = ""
+    modified: str = ""
+    fetched_at: int = 0
+    id: int = 0
+
+    def is_like(self, other: Source) -> bool:
+        """Whether the settings are equal, ignoring the index."""
+        return evolve(self, etag="", modified="", fetched_at=0, id=0) == evolve(
+            other, etag="", modified="", fetched_at=0, id=0
+        )
+
+
+@frozen
+class FoundVersion:
+    """The archive of a chart's version: a URL, or a path relative to the repository's URL."""
+
+    version: str
+    url: str
+    digest: str
+
+
+def _sources() -> Any:
+    """A query for all columns but the listing; its rows are made `Source`."""
+    columns = (column for name, column in Repository._meta.fields.items() if name != "listing")
+    return Repository.select(*columns).objects(Source)
+
+
+def all_named() -> list[Source]:
+    """The configured repositories in the order in which they were added."""
+    return list(_sources().where(Repository.name.is_null(False)).order_by(Repository.id))
+
+
+def named(name: str) -> Source:
+    """The configured repository with this name. Raises `NotFound`."""
+    source: Source | None = _sources().where(Repository.name == name).first()
+    if source is None:
+        raise NotFound(f"there is no repository {name}")
+    return source
+
+
+def unnamed(url: str) -> Source | None:
+    """The repository of this URL that is not configured, if its index is stored."""
+    source: Source | None = _sources().where(Repository.name.is_null() & (Repository.url == url)).first()
+    return source
+
+
+def listing(name: str, max_bytes: int | None = None) -> bytes | None:
+    """The charts of a repository as JSON; None if longer than `max_bytes`. Raises `NotFound`."""
+    return _bounded(Repository.listing, Repository.select().where(Repository.name == name), max_bytes, name, None)
+
+
+def chart_listing(name: str, chart: str, max_bytes: int | None = None) -> bytes | None:
+    """The versions of a chart as JSON, newest first; None if longer than `max_bytes`. Raises `NotFound`."""
+    of_chart = Chart.select().join(Repository).where((Repository.name == name) & (Chart.name == chart))
+    return _bounded(Chart.listing, of_chart, max_bytes, name, chart)
+
+
+def _bounded(column: Any, query: Any, max_bytes: int | None, name: str, chart: str | None) -> bytes | None:
+    wanted = column if max_bytes is None else peewee.Case(None, [(peewee.fn.LENGTH(column) <= max_bytes, column)])
+    row = query.select(wanted).tuples().first()
+    if row is None:
+        named(name)
+        raise NotFound(f"there is no chart {chart} in the repository {name}")
+    return None if row[0] is None else bytes(row[0])
+
+
+def charts_named(text: str, limit: int) -> list[tuple[str, str]]:
+    """The repository and name of charts whose name contains the text, in the order of their names."""
+    query = Chart.select(Repository.name, Chart.name).join(Repository)
+    query = query.where(Repository.name.is_null(False), Chart.name.contains(text)).order_by(Chart.name)
+    return cast("list[tuple[str, str]]", list(query.limit(limit).tuples()))
+
+
+def find(source: Source, chart: str, wanted: str) -> FoundVersion:
+    """The version that helm would choose for `wanted` (a version, a range, or empty). Raises `NotFound`, `Invalid`."""
+    with catalogue.atomic("DEFERRED"):  # a concurrent update may replace the index
+        return _found(source, chart, wanted)
+
+
+def _found(source: Source, chart: str, wanted: str) -> FoundVersion:
+    of_chart = ChartVersion.select().join(Chart).where((Chart.repository == source.id) & (Chart.name == chart))
+    row = of_chart.where(ChartVersion.version == wanted).first() if wanted else None
+    if row is None:
+        versions = [row_.version for row_ in of_chart.select(ChartVersion.version).order_by(ChartVersion.rank)]
+        text = semver.chosen(wanted, versions)
+        if text is None:
+            raise _no_version(source, chart, wanted, bool(versions))
+        row = of_chart.where(ChartVersion.version == text).get()
+    return FoundVersion(row.version, row.url, row.digest)
+
+
+def _no_version(source: Source, chart: str, wanted: str, has_chart: bool) -> NotFound:
+    label = source.name or source.url
+    if not has_chart:
+        return NotFound(f"there is no chart {chart} in the repository {label}")
+    return NotFound(f"there is no version {wanted or 'that is stable'} of {chart} in the repository {label}")
+
+
+def version_to_lock(source: Source, chart: str, wanted: str) -> str:
+    """The version that helm would write to a lock: the newest in range that has a URL. Raises `NotFound`, `Invalid`.
+
+    Unlike `find`, it does not prefer the version whose text is `wanted`: `1.0.0+b` also allows 1.0.0.
+    """
+    query = ChartVersion.select(ChartVersion.version, ChartVersion.url).join(Chart)
+    query = query.where((Chart.repository == source.id) & (Chart.name == chart)).order_by(ChartVersion.rank)
+    versions = cast("list[tuple[str, str]]", list(query.tuples()))
+    chosen = semver.first_allowed(wanted, (row[0] for row in versions if row[1]))
+    if chosen is None:
+        raise _no_version(source, chart, wanted, bool(versions))
+    return chosen
+
+
+# Writing
+
+
+def replace(source: Source, charts: Iterable[IndexChart]) -> None:
+    """Replaces a stored index and its repository's row in one transaction.
+
+    The new index is first read to its end into temporary tables, so no reader waits. Raises `Invalid` for a bad index,
+    and `NotFound` if the repository (`id` not 0) was removed meanwhile.
+    """
+    _stage(source, charts)
+    items = catalogue.execute_sql("SELECT item FROM staged_chart WHERE item != '' ORDER BY lower(name), name")
+    whole = f"[{','.join(item for (item,) in items)}]".encode()
+    with catalogue.atomic():
+        id = _put(source, whole)
+        Chart.delete().where(Chart.repository == id).execute()
+        first = (Chart.select(peewee.fn.MAX(Chart.id)).scalar() or 0) + 1
+        catalogue.execute_sql(
+            "INSERT INTO chart (id, repository_id, name, listing) SELECT ? + id, ?, name, listing FROM staged_chart",
+            (first, id),
+        )
+        catalogue.execute_sql(
+            "INSERT INTO version (chart_id, version, rank, url, digest)"
+            " SELECT ? + chart_id, version, rank, url, digest FROM staged_version ORDER BY chart_id, version",
+            (first,),
+        )
+
+
+def _stage(source: Source, charts: Iterable[IndexChart]) -> None:
+    for statement in (
+        "DROP TABLE IF EXISTS temp.staged_chart",
+        "DROP TABLE IF EXISTS temp.staged_version",
+        "CREATE TEMP TABLE staged_chart (id INTEGER PRIMARY KEY, name TEXT, item TEXT, listing BLOB)",
+        "CREATE TEMP TABLE staged_version (chart_id INTEGER, version TEXT, rank INTEGER, url TEXT, digest TEXT)",
+    ):
+        catalogue.execute_sql(statement)
+    with catalogue.atomic("DEFERRED"):  # takes no lock: only temporary tables are written
+        for id, chart in enumerate(charts):
+            items = [_item(source, chart, version) for version in chart.versions]
+            stable = chart.stable
+            item = _item(source, chart, stable) if stable else ""
+            row = (id, chart.name, item, f"[{','.join(items)}]".encode())
+            catalogue.write_many("INSERT INTO staged_chart VALUES (?, ?, ?, ?)", [row])
+            catalogue.write_many("INSERT INTO staged_version VALUES (?, ?, ?, ?, ?)", _rows(id, chart.versions))
+
+
+def _rows(id: int, versions: Sequence[IndexVersion]) -> Iterator[tuple[Any, ...]]:
+    return ((id, version.version, rank, version.url, version.digest) for rank, version in enumerate(versions))
+
+
+def _item(source: Source, chart: IndexChart, version: IndexVersion) -> str:
+    """A chart item as it will be sent."""
+    item = {
+        "name": f"{source.name}/{chart.name}",
+        "chartVersion": version.version,
+        "appVersion": version.app_version,
+        "description": version.description,
+    }
+    return json.dumps(item, separators=(",", ":"), ensure_ascii=False)
+
+
+def _put(source: Source, whole: bytes) -> int:
+    """Writes the repository's row and returns its id."""
+    values = {**asdict(source, filter=lambda field, _: field.name != "id"), "listing": whole}
+    if not source.id:
+        return int(Repository.insert(**values).execute())
+    if not Repository.update(**values).where(Repository.id == source.id).execute():
+        raise NotFound(f"the repository {source.name} was removed meanwhile")
+    return source.id
+
+
+def touch(source: Source) -> None:
+    """Records that the stored index is still current."""
+    Repository.update(fetched_at=source.fetched_at).where(Repository.id == source.id).execute()
+
+
+def remove(name: str) -> None:
+    """Removes a repository. Raises `NotFound`."""
+    with catalogue.atomic():
+        if not Repository.delete().where(Repository.name == name).execute():
+            raise NotFound(f"there is no repository {name}")
+
+
+def forget_unnamed() -> None:
+    """Deletes all but the most recent repositories that are not configured."""
+    with catalogue.atomic():
+        old = Repository.select(Repository.id).where(Repository.name.is_null())
+        old = old.order_by(Repository.fetched_at.desc()).offset(_MAX_UNNAMED_REPOSITORIES).limit(_DELETE_BATCH)
+        Repository.delete().where(Repository.id.in_(old)).execute()

@@ -1,0 +1,346 @@
+"""The quality gate: judges runs against thresholds and baselines. Verdicts are computed when read, never stored."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
+
+from attrs import fields, frozen
+
+from models.config.settings import QualityGate
+from models.tracker.coverage.file_coverage import decimal, percent, share
+from models.tracker.reports.base import FAILING
+from models.tracker.runs import perf
+from models.tracker.runs.attempts import arrived
+from models.tracker.tables import Project, Run, reports
+
+Judged = Literal["PASSED", "FAILED"]
+
+MAX_NAMED_FAILURES = 5
+_MAX_NAMED_LABELS = 3
+MISSING_COVERAGE = "missing-coverage"
+PATCH = "min-patch-coverage"
+NO_DIFF = "no diff was uploaded"
+
+_BASELINES = """
+    SELECT r.id, b.id, b.status, b.line_covered, b.line_missed
+    FROM run r JOIN project p ON p.id = r.project_id JOIN run b ON b.id = (SELECT e.id FROM run e
+        WHERE e.project_id = r.project_id AND e.flag = r.flag
+        AND e.branch = coalesce(nullif(r.base_branch, ''), p.base_branch, ?)
+        AND e.state = 'COMPLETE' AND e.superseded_by IS NULL
+        AND (e.created_at, e.id) < (r.created_at, r.id) ORDER BY e.created_at DESC, e.id DESC LIMIT 1)
+    WHERE r.id IN (SELECT value FROM json_each(?))"""
+_FAILING_TESTS = f"""
+    SELECT DISTINCT run_id, test_id FROM result
+    WHERE run_id IN (SELECT value FROM json_each(?)) AND status IN {FAILING}"""  # noqa: S608
+_FAILING_SUITES = f"""
+    SELECT DISTINCT s.run_id, s.name FROM suite s WHERE s.run_id IN (SELECT value FROM json_each(?))
+    AND s.failed + s.errors > 0 AND s.id NOT IN (SELECT r.suite_id FROM result r
+    WHERE r.run_id IN (SELECT value FROM json_each(?)) AND r.status IN {FAILING} AND r.suite_id IS NOT NULL)
+"""  # noqa: S608
+_NAMES = """
+    SELECT t.id, t.class_name, t.name FROM test t WHERE t.id IN (SELECT value FROM json_each(?)) AND NOT EXISTS
+    (SELECT 1 FROM mark m WHERE m.project_id = t.project_id AND m.test_id = t.id AND m.status = 'QUARANTINED')"""
+
+
+@frozen
+class RunSummary:
+    """The columns of a run that a verdict and a status depend on, without the cost of a `Run`."""
+
+    id: int
+    project_id: int
+    branch: str | None
+    flag: str
+    created_at: int
+    status: str
+    tests: int
+    passed: int
+    failed: int
+    errors: int
+    skipped: int
+    flaky: int
+    line_covered: int | None
+    line_missed: int | None
+    state: str
+    expected_uploads: int | None
+    patch_covered: int | None
+    patch_missed: int | None
+    patch_unknown: int | None
+    patch_reason: str | None
+
+    @property
+    def pass_rate(self) -> float:
+        return 100 * self.passed / (self.tests - self.skipped) if self.tests > self.skipped else 0.0
+
+    @property
+    def line_coverage(self) -> float | None:
+        return percent(self.line_covered, self.line_missed)
+
+
+@frozen
+class Thresholds:
+    """The limits that count for a project. `min_line_coverage` None: no minimum."""
+
+    base_branch: str
+    min_line_coverage: float | None
+    max_coverage_drop_pct: float
+    fail_on_new_failures: bool
+    min_patch_coverage: float | None
+    min_patch_lines: int
+    fail_on_no_tests: bool
+    fail_on_missing_coverage: bool
+    aggregate_flags: bool
+    carry_forward_flags: Sequence[str]
+    carry_forward_max_age: float
+    perf_max_latency_increase_pct: float | None = None
+    perf_max_throughput_drop_pct: float | None = None
+    perf_max_error_pct: float | None = None
+
+
+@frozen
+class RuleInfo:
+    name: str
+    passed: bool
+    detail: str
+    flag: str | None = None
+    """Set where all flags of a commit are judged together."""
+
+
+@frozen
+class Verdict:
+    """`coverage_delta` in percentage points; None without a baseline, or where either has no coverage."""
+
+    rules: Sequence[RuleInfo]
+    coverage_delta: float | None
+    baseline_id: int | None
+
+    @property
+    def passed(self) -> bool:
+        return all(rule.passed for rule in self.rules)
+
+    @property
+    def status(self) -> Judged:
+        return "PASSED" if self.passed else "FAILED"
+
+
+def thresholds(project: Project, settings: QualityGate) -> Thresholds:
+    """The project's own settings, and the global ones where it has none."""
+    return Thresholds(
+        **{
+            limit.name: getattr(settings if getattr(project, limit.name) is None else project, limit.name)
+            for limit in fields(Thresholds)
+        }
+    )
+
+
+def verdict(run: Run | RunSummary, project: Project, settings: QualityGate) -> Verdict:
+    """The verdict on one run. Reads the store, within or without a transaction: for a worker."""
+    return verdicts([run], {project.id: project}, settings)[run.id]
+
+
+def verdicts(
+    runs: Iterable[Run | RunSummary], projects: Mapping[int, Project], settings: QualityGate
+) -> dict[int, Verdict]:
+    """The verdicts on runs by their ids, in a fixed number of queries. `projects` has each run's project by its id."""
+    by_id = {run.id: run for run in runs}
+    bases = _baselines(by_id, settings.base_branch)
+    limits = {id: thresholds(projects[run.project_id], settings) for id, run in by_id.items()}
+    failed = {id for id, run in by_id.items() if run.status == "FAILED" and limits[id].fail_on_new_failures}
+    new_failures = _new_failures({id: bases.get(id) for id in failed})
+    uploads = arrived(id for id, run in by_id.items() if run.expected_uploads is not None)
+    measured = perf.with_points(id for id in by_id if judges_perf(limits[id]) or limits[id].fail_on_no_tests)
+    judged = {}
+    for id, run in by_id.items():
+        base = bases.get(id)
+        covered = share(run.line_covered, run.line_missed)
+        before = base.coverage if base else None
+        delta = None if covered is None or before is None else float(covered - before)
+        applied = rules(limits[id], covered, before, new_failures.get(id, ()))
+        if limits[id].min_patch_coverage is not None:
+            counts = run.patch_covered or 0, run.patch_missed or 0, run.patch_unknown or 0
+            reason = NO_DIFF if run.patch_covered is None else run.patch_reason
+            applied.append(patch_rule(limits[id], *counts, reason))
+        applied += presence_rules(limits[id], run, uploads.get(id, 0), id in measured)
+        if id in measured and judges_perf(limits[id]):
+            applied += perf_rules(limits[id], settings.base_branch, id)
+        judged[id] = Verdict(applied, delta, base.id if base else None)
+    return judged
+
+
+@frozen
+class _Baseline:
+    id: int
+    failed: bool
+    coverage: Fraction | None
+
+
+def _baselines(runs: Collection[int], base_branch: str) -> dict[int, _Baseline]:
+    """By run: the newest earlier run of its flag on the branch it will be merged into, else on the base branch."""
+    rows = reports.execute_sql(_BASELINES, (base_branch, json.dumps(list(runs))))
+    return {
+        run: _Baseline(base, status == "FAILED", share(covered, missed)) for run, base, status, covered, missed in rows
+    }
+
+
+def _new_failures(pairs: Mapping[int, _Baseline | None]) -> dict[int, list[str]]:
+    """By failed run, given with its baseline: tests that fail, did not there and are not quarantined.
+
+    They are named `className name`. A suite that fails without a failed test in it is named too: otherwise its
+    failure would go unseen.
+    """
+    if not pairs:
+        return {}
+    ids = json.dumps([*pairs, *{base.id for base in pairs.values() if base and base.failed}])
+    tests, suites = defaultdict[int, set[int]](set), defaultdict[int, set[str]](set)
+    for run, test in reports.execute_sql(_FAILING_TESTS, (ids,)):
+        tests[run].add(test)
+    for run, suite in reports.execute_sql(_FAILING_SUITES, (ids, ids)):
+        suites[run].add(suite)
+    before = {run: base.id if base else 0 for run, base in pairs.items()}
+    new_tests = {run: tests[run] - tests[before[run]] for run in pairs}
+    names = _names(set().union(*new_tests.values()))
+    return {
+        run: [names[test] for test in new_tests[run] if test in names] + [*(suites[run] - suites[before[run]])]
+        for run in pairs
+    }
+
+
+def _names(tests: Collection[int]) -> dict[int, str]:
+    """The names of the tests that are not quarantined, by id."""
+    if not tests:
+        return {}
+    rows = reports.execute_sql(_NAMES, (json.dumps(list(tests)),))
+    return {id: f"{class_name} {name}".strip() for id, class_name, name in rows}
+
+
+def rules(
+    limits: Thresholds, covered: Fraction | None, before: Fraction | None, new_failures: Collection[str]
+) -> list[RuleInfo]:
+    """The rules that apply, in order. `covered` and `before` are the line coverage of the run and its baseline."""
+    applied = []
+    if limits.min_line_coverage is not None:
+        applied.append(_minimum(covered, limits.min_line_coverage))
+    if covered is not None and before is not None:
+        applied.append(_drop(covered, before, limits.max_coverage_drop_pct))
+    if limits.fail_on_new_failures:
+        applied.append(_failures(new_failures))
+    return applied
+
+
+def patch_rule(limits: Thresholds, covered: int, missed: int, unknown: int, reason: str | None) -> RuleInfo:
+    """The rule on the coverage of changed lines; `reason` is why it is unknown."""
+    changed = covered + missed
+    if not changed:
+        is_silence = reason != "no coverable line changed"
+        return RuleInfo(PATCH, not (is_silence and limits.fail_on_missing_coverage), reason or NO_DIFF)
+    if changed < limits.min_patch_lines:
+        return RuleInfo(PATCH, True, f"{changed} changed lines, below {limits.min_patch_lines}")
+    share_covered, minimum = Fraction(100 * covered, changed), decimal(limits.min_patch_coverage or 0.0)
+    have, need = _formatted(share_covered, minimum)
+    files = f"; no line data for {unknown} changed files" if unknown else ""
+    return RuleInfo(PATCH, share_covered >= minimum, f"{have}% of {changed} changed lines (minimum {need}%){files}")
+
+
+def presence_rules(limits: Thresholds, run: Run | RunSummary, uploads: int, has_perf: bool = False) -> list[RuleInfo]:
+    """The rules on what a run must have. `uploads`: of how many jobs an upload came."""
+    applied = []
+    if limits.fail_on_no_tests:
+        detail = f"{run.tests} tests were reported" if run.tests else "no tests were reported"
+        if has_perf and not run.tests:
+            detail = "a performance report"
+        applied.append(RuleInfo("no-tests", bool(run.tests) or has_perf, detail))
+    if limits.fail_on_missing_coverage:
+        has_coverage = share(run.line_covered, run.line_missed) is not None
+        detail = "coverage was reported" if has_coverage else "no coverage was reported"
+        applied.append(RuleInfo(MISSING_COVERAGE, has_coverage, detail))
+    if run.expected_uploads is not None:
+        detail = f"{uploads} of {run.expected_uploads} uploads"
+        applied.append(RuleInfo("complete-run", run.state == "COMPLETE", detail))
+    return applied
+
+
+@lru_cache(1024)
+def _minimum(covered: Fraction | None, minimum: float) -> RuleInfo:
+    if covered is None:
+        return RuleInfo("min-coverage", True, "no coverage reported")
+    have, need = _formatted(covered, decimal(minimum))
+    detail = f"{have}% line coverage (minimum {need}%)"
+    return RuleInfo("min-coverage", covered >= decimal(minimum), detail)
+
+
+@lru_cache(4096)
+def _drop(covered: Fraction, before: Fraction, max_drop: float) -> RuleInfo:
+    drop = before - covered
+    now, base = _formatted(covered, before)
+    lost, allowed = _formatted(max(drop, Fraction(0)), decimal(max_drop))
+    detail = f"{now}% vs baseline {base}% (drop {lost}pp, max {allowed}pp)"
+    return RuleInfo("coverage-drop", drop <= decimal(max_drop), detail)
+
+
+def _failures(new_failures: Collection[str]) -> RuleInfo:
+    if not new_failures:
+        return RuleInfo("new-failures", True, "no new failures")
+    detail = f"{len(new_failures)} new failure(s): {', '.join(sorted(new_failures)[:MAX_NAMED_FAILURES])}"
+    return RuleInfo("new-failures", False, detail)
+
+
+def _formatted(one: Fraction, other: Fraction) -> tuple[str, str]:
+    """Both with one decimal, or with as many as make them differ."""
+    texts = "", ""
+    for digits in (1, 2, 4, 6):
+        texts = f"{float(one):.{digits}f}", f"{float(other):.{digits}f}"
+        if one == other or texts[0] != texts[1]:
+            break
+    return texts
+
+
+def judges_perf(limits: Thresholds) -> bool:
+    """Whether any rule on performance is set."""
+    rules = (limits.perf_max_latency_increase_pct, limits.perf_max_throughput_drop_pct, limits.perf_max_error_pct)
+    return any(limit is not None for limit in rules)
+
+
+def perf_rules(limits: Thresholds, base_branch: str, run_id: int) -> list[RuleInfo]:
+    """The rules on performance that are set, for a run with points."""
+    bases = perf.baselines(run_id, base_branch)
+    rows = perf.compared(run_id, bases)
+    unknown = "no label of the baselines" if bases else "no baseline"
+    found = []
+    if (most := limits.perf_max_latency_increase_pct) is not None:
+        slower = [
+            (pct, f"{row.point.label}: {perf.latency(row.point):.4g} ms vs {row.baseline_latency:.4g} ms ({pct:+.1f}%)")
+            for row in rows
+            if (pct := row.latency_change_pct) is not None
+        ]
+        found.append(_largest_rule("perf-latency", slower, most, unknown))
+    if (most := limits.perf_max_throughput_drop_pct) is not None:
+        fewer = [
+            (
+                -pct,
+                f"{row.point.label}: {row.point.throughput:.4g} /s vs {row.baseline_throughput:.4g} /s ({pct:+.1f}%)",
+            )
+            for row in rows
+            if (pct := row.throughput_change_pct) is not None
+        ]
+        found.append(_largest_rule("perf-throughput", fewer, most, unknown))
+    if (most := limits.perf_max_error_pct) is not None:
+        errors = [
+            (pct, f"{row.point.label}: {pct:.2f}% errors") for row in rows if (pct := row.point.error_pct) is not None
+        ]
+        found.append(_largest_rule("perf-errors", errors, most, "no errors are reported"))
+    return found
+
+
+def _largest_rule(name: str, values: Sequence[tuple[float, str]], most: float, unknown: str) -> RuleInfo:
+    """The rule that none of these values, given with their texts, is above `most`."""
+    if not values:
+        return RuleInfo(name, True, unknown)
+    ordered = sorted(values, key=lambda value: -value[0])
+    failed = [text for value, text in ordered if value > most + 1e-9]
+    shown = ", ".join(failed[:_MAX_NAMED_LABELS] or [ordered[0][1]])
+    more = f" and {len(failed) - _MAX_NAMED_LABELS} more" if len(failed) > _MAX_NAMED_LABELS else ""
+    return RuleInfo(name, not failed, f"{shown}{more} (max {most:g}%)")
