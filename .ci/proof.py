@@ -1,8 +1,9 @@
 """`make proof`: what takes too long for `make test`. Each part is run, and the exit code is 1 if any of them fails.
 
-    python .ci/proof.py [rounds] [pythons] [debian] [minimal]
+    python .ci/proof.py [rounds] [log] [pythons] [debian] [minimal]
 
 rounds: the tests with their long rounds (PILOTHOUSE_PROOF=1).
+log: the write-ahead log of the tracker's store during a quarter of an hour of uploads.
 pythons: the tests on every Python from 3.11 to 3.14 that is found.
 debian: the README in a fresh Debian 12.
 minimal: the server in a Debian 12 without any optional program.
@@ -44,6 +45,10 @@ def find_python(version: str) -> str | None:
 
 def rounds() -> bool:
     return succeeds(sys.executable, *PYTEST, PILOTHOUSE_PROOF="1")
+
+
+def log() -> bool:
+    return succeeds(sys.executable, "benchmarks/wal.py")
 
 
 def pythons() -> bool:
@@ -94,7 +99,7 @@ def minimal() -> bool:
     return in_debian(NEEDED, "make .venv/run", smoke)
 
 
-PARTS: Mapping[str, Callable[[], bool]] = {part.__name__: part for part in (rounds, pythons, debian, minimal)}
+PARTS: Mapping[str, Callable[[], bool]] = {part.__name__: part for part in (rounds, log, pythons, debian, minimal)}
 
 
 def main() -> int:

@@ -103,9 +103,10 @@ class Postgresql:
             "fsync": "off", "shared_buffers": "32MB", "max_connections": "60", "autovacuum": "off",
         }  # fmt: skip
         arguments = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        until_we_end = [*(self._as or ["setpriv"]), "--pdeathsig=QUIT"]  # also where this process is killed
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._as, str(self._bin / "postgres"), "-D", str(self._data), *arguments],
+                [*until_we_end, str(self._bin / "postgres"), "-D", str(self._data), *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
             )  # fmt: skip
         wait_for(self._answers, about=f"PostgreSQL; its log: {self._folder / 'log'}")
