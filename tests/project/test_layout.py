@@ -6,10 +6,8 @@ import ast
 import functools
 import re
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 LAYERS = ("models", "supervisor", "handlers")
@@ -19,8 +17,6 @@ SERVICES = {"supervision": "supervision", "processes": "supervision", "charts": 
 """Folder within a layer -> the service. Services do not import each other; everything else may be imported by all."""
 MAX_MODULE_LINES, MAX_CLASS_LINES, MAX_FUNCTION_LINES, MAX_LOOSE_MODULES = 500, 450, 40, 10
 MAX_MODULES_IN_A_FOLDER = {"models/tracker/reports": 30}  # one module a format; elsewhere 15
-
-for_each_module = pytest.mark.parametrize("name", NAMES)
 
 
 @functools.cache
@@ -48,48 +44,65 @@ def service_of(module: str) -> str | None:
     return next((SERVICES[part] for part in module.split(".")[1:2] if part in SERVICES), None)
 
 
-@for_each_module
-def test_a_service_imports_no_other_service(name: str) -> None:
-    own = service_of(name.removesuffix(".py").replace("/", "."))
-    others = {
-        module
-        for module in imported(name)
-        if own and module.split(".")[0] in LAYERS and service_of(module) not in (None, own)
+def test_a_service_imports_no_other_service() -> None:
+    found = []
+    for name in NAMES:
+        own = service_of(name.removesuffix(".py").replace("/", "."))
+        found += [
+            (name, module)
+            for module in imported(name)
+            if own and module.split(".")[0] in LAYERS and service_of(module) not in (None, own)
+        ]
+    assert found == []
+
+
+def test_a_handler_uses_the_service_of_its_folder_only() -> None:
+    found = [
+        (name, used)
+        for name in NAMES
+        if re.match("handlers/(supervision|charts|tracker)/", name)
+        for used in re.findall(
+            r"\b(?:self|page|handler|services)\.(supervision|charts|tracker)\b", ast.unparse(tree(name))
+        )
+        if used != name.split("/")[1]
+    ]
+    assert found == []
+
+
+def test_modules_classes_and_functions_have_limited_length() -> None:
+    limits = {
+        ast.ClassDef: MAX_CLASS_LINES,
+        ast.FunctionDef: MAX_FUNCTION_LINES,
+        ast.AsyncFunctionDef: MAX_FUNCTION_LINES,
     }
-    assert others == set()
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if re.match("handlers/(supervision|charts|tracker)/", name)])
-def test_a_handler_uses_the_service_of_its_folder_only(name: str) -> None:
-    own = name.split("/")[1]
-    code = ast.unparse(tree(name))
-    used = set(re.findall(r"\b(?:self|page|handler|services)\.(supervision|charts|tracker)\b", code))
-    assert used <= {own}
-
-
-@for_each_module
-def test_modules_and_classes_have_limited_length(name: str) -> None:
-    too_long = {
-        node.name
+    parts = [
+        (name, node.name)
+        for name in NAMES
         for node in nodes(name)
-        if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= MAX_CLASS_LINES
-    }
-    if len((ROOT / name).read_text().splitlines()) > MAX_MODULE_LINES:
-        too_long.add("module")
-    assert too_long == set()
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= limits[type(node)]
+    ]
+    modules = [name for name in NAMES if len((ROOT / name).read_text().splitlines()) > MAX_MODULE_LINES]
+    assert (parts, modules) == ([], [])
 
 
-@for_each_module
-def test_no_statement_has_numbered_placeholders(name: str) -> None:
+def test_no_statement_has_numbered_placeholders() -> None:
     """Python 3.12.0 to 3.12.3 warn of `?1` with a sequence; warnings are errors in the tests."""
-    texts = [node.value for node in nodes(name) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    assert [text for text in texts if re.search(r"\b(SELECT|INSERT|UPDATE|DELETE)\b[^;]*\?[1-9]", text)] == []
+    found = [
+        (name, node.value)
+        for name in NAMES
+        for node in nodes(name)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.search(r"\b(SELECT|INSERT|UPDATE|DELETE)\b[^;]*\?[1-9]", node.value)
+    ]
+    assert found == []
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_few_modules_are_outside_a_subfolder(layer: str) -> None:
-    loose = [file.name for file in (ROOT / layer).glob("*.py") if file.name != "__init__.py"]
-    assert len(loose) <= MAX_LOOSE_MODULES, loose
+def test_few_modules_are_outside_a_subfolder() -> None:
+    loose = Counter(
+        file.parent.name for layer in LAYERS for file in (ROOT / layer).glob("*.py") if file.stem != "__init__"
+    )
+    assert {layer: count for layer, count in loose.items() if count > MAX_LOOSE_MODULES} == {}
 
 
 def test_no_folder_has_too_many_modules() -> None:
@@ -98,22 +111,21 @@ def test_no_folder_has_too_many_modules() -> None:
     assert set(too_many) <= {"supervisor/processes"}  # until its modules are divided
 
 
-@for_each_module
-def test_no_layer_imports_a_layer_above(name: str) -> None:
-    layer = name.split("/")[0]
+def test_no_layer_imports_a_layer_above() -> None:
     above = {"models": {"supervisor", "handlers", "run"}, "supervisor": {"handlers", "run"}, "handlers": {"run"}}
-    assert not {module.split(".")[0] for module in imported(name)} & above.get(layer, set())
+    assert imports_of(lambda name: above.get(name.split("/")[0], set())) == []
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("models/")])
-def test_models_do_not_import_loop_http_or_process_modules(name: str) -> None:
-    assert not {module.split(".")[0] for module in imported(name)} & {
-        "asyncio",
-        "tornado",
-        "http",
-        "subprocess",
-        "socket",
-    }
+def test_models_do_not_import_loop_http_or_process_modules() -> None:
+    modules = {"asyncio", "tornado", "http", "subprocess", "socket"}
+    assert imports_of(lambda name: modules if name.startswith("models/") else set()) == []
+
+
+def imports_of(refused: Callable[[str], Set[str]]) -> Sequence[tuple[str, str]]:
+    """The modules of the tree that import a top-level name that is refused to them, with that name."""
+    return [
+        (name, top) for name in NAMES for top in {module.split(".")[0] for module in imported(name)} & refused(name)
+    ]
 
 
 def test_there_are_no_circular_imports() -> None:
@@ -124,11 +136,13 @@ def test_there_are_no_circular_imports() -> None:
     assert set(NAMES) - done == set()
 
 
-@for_each_module
-def test_only_child_py_starts_processes(name: str) -> None:
-    if name not in ("supervisor/children/child.py", "supervisor/cli/changed_lines.py"):  # the latter runs git in CI
-        assert "subprocess" not in imported(name)
-        assert not re.search(r"\bos\.(fork|posix_spawn|system|popen|exec)|create_subprocess", (ROOT / name).read_text())
+STARTS_PROCESSES = {"supervisor/children/child.py", "supervisor/cli/changed_lines.py"}  # the latter runs git in CI
+
+
+def test_only_child_py_starts_processes() -> None:
+    starts = r"\bos\.(fork|posix_spawn|system|popen|exec)|create_subprocess"
+    found = {name for name in NAMES if "subprocess" in imported(name) or re.search(starts, (ROOT / name).read_text())}
+    assert found - STARTS_PROCESSES == set()
 
 
 def test_only_one_statement_changes_the_status_of_a_process() -> None:
@@ -145,20 +159,13 @@ def test_only_one_statement_changes_the_status_of_a_process() -> None:
     assert len(found) == 1, found
 
 
-@for_each_module
-def test_every_module_has_a_docstring(name: str) -> None:
-    assert ast.get_docstring(tree(name)) or not (ROOT / name).read_text()
+def test_every_module_has_a_docstring() -> None:
+    assert [name for name in NAMES if not ast.get_docstring(tree(name)) and (ROOT / name).read_text()] == []
 
 
-@for_each_module
-def test_functions_have_limited_length(name: str) -> None:
-    functions = [node for node in nodes(name) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert [f.name for f in functions if f.end_lineno and f.end_lineno - f.lineno >= MAX_FUNCTION_LINES] == []
-
-
-@for_each_module
-def test_modules_have_no_to_do_comments(name: str) -> None:
-    assert not re.search(r"\b(TO" + "DO|FIX" + "ME|X{3}|HA" + r"CK)\b", (ROOT / name).read_text())
+def test_modules_have_no_to_do_comments() -> None:
+    marks = r"\b(TO" + "DO|FIX" + "ME|X{3}|HA" + r"CK)\b"
+    assert [name for name in NAMES if re.search(marks, (ROOT / name).read_text())] == []
 
 
 def test_each_security_concern_has_its_module() -> None:
