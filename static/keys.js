@@ -7,7 +7,7 @@ const SEQUENCE_MS = 1500;
 const HELP = [
   ["Ctrl K, /", "search everything"], ["g o, g p, g h", "overview, processes, history"], ["g r, g c, g t", "releases, charts, tests"],
   ["j, k", "next and previous row"], ["Enter", "open the row"], ["x", "select the row"], [".", "actions of the row"],
-  ["e", "only errors in the log"], ["Esc", "close"], ["?", "this list"],
+  ["e", "only errors in the log"], ["n", "next missed lines of a file"], ["Esc", "close"], ["?", "this list"],
 ];
 const base = document.body.dataset.base;
 let prefixUntil = 0;
@@ -35,6 +35,7 @@ function act(event) {
     case "x": return select();
     case ".": return showActions();
     case "e": return onlyErrors();
+    case "n": return nextMissed();
     default: return false;
   }
 }
@@ -47,6 +48,15 @@ function move(step) {
   row = all[Math.min(all.length - 1, Math.max(0, place < 0 ? (step > 0 ? 0 : all.length - 1) : place + step))];
   row.querySelector("th a[href], a[href]").focus();
   row.scrollIntoView({ block: "nearest" });
+  return true;
+}
+
+function nextMissed() {
+  const blocks = [...document.querySelectorAll("table.source tr.missed")].filter((item) => !item.previousElementSibling?.matches(".missed"));
+  const current = document.querySelector("table.source tr:target");
+  const next = blocks.find((item) => !current || current.compareDocumentPosition(item) & Node.DOCUMENT_POSITION_FOLLOWING) || blocks[0];
+  if (!next) return false;
+  location.hash = next.id;
   return true;
 }
 

@@ -12,9 +12,11 @@ from handlers.routing import Route
 from handlers.tracker import serializers
 from handlers.tracker.base import Tracked, in_snapshot
 from handlers.tracker.detail_responses import CoveredFileInfo
+from handlers.tracker.pages import coverage_strip
 from handlers.tracker.pages.tracker_pages import ReadPage
 from models.errors import Invalid
 from models.tracker import visibility
+from models.tracker.coverage.file_coverage import neighbours
 from models.tracker.coverage.patch import within
 from models.tracker.files import sources
 from models.tracker.files.sources import MAX_LINES, CoveredFile
@@ -63,22 +65,27 @@ class CoveragePage(ReadPage):
     async def get(self, id: str) -> None:
         path, user, settings = _path(self.query()), self.caller.user, self.config.tracker.source
         if await self.query_fast(lambda: forges.shows_to(user, id, settings)):
-            await self.show("tracker/coverage.html", **self._values(*await from_forge(self, id, path)))
+            run, project, file = await from_forge(self, id, path)
+            values = await self.tracker.run(lambda: self._values(run, project, file))
+            await self.show("tracker/coverage.html", **values)
             return
 
-        def values() -> dict[str, Any]:
+        def measured() -> dict[str, Any]:
             run, project = visibility.run(user, id)
             return self._values(run, project, sources.covered_file(run, project, path, settings))
 
-        await self.show_kept("tracker/coverage.html", lambda user: state_of_run(user, id), values)
+        await self.show_kept("tracker/coverage.html", lambda user: state_of_run(user, id), measured)
 
     def _values(self, run: Run, project: Project, file: CoveredFile) -> dict[str, Any]:
         return {
             "project": project,
             "run": run,
             "file": file,
-            "lines": _lines(file),
+            "lines": _lines(file) if file.text is not None else [],
             "max_lines": MAX_LINES,
+            "strip": coverage_strip.strip(file),
+            "missed": coverage_strip.ranges(file.missed),
+            "neighbours": neighbours(run, file.path),
             "line_url": line_url,
         }
 
@@ -97,21 +104,12 @@ async def from_forge(handler: Base, id: str, path: str) -> tuple[Run, Project, C
 
 
 def _lines(file: CoveredFile) -> list[tuple[int, str, bool, str]]:
-    """Number, kind, whether it was changed, and text; without a text only the lines that are known."""
+    """Number, kind, whether it was changed, and text of the first lines of a file with its text."""
     kinds = {**dict.fromkeys(file.missed, "missed"), **dict.fromkeys(file.covered, "covered")}
-    if file.text is None:
-        known = set(kinds)
-        for first, last in file.changed:
-            known.update(range(first, min(last, first + MAX_LINES) + 1))
-        numbers = sorted(known)[:MAX_LINES]
-    else:
-        numbers = list(range(1, min(len(file.text), MAX_LINES) + 1))
-    changed = within(numbers, file.changed)
     texts = file.text or ()
-    return [
-        (line, kinds.get(line, ""), line in changed, texts[line - 1].rstrip("\r") if line <= len(texts) else "")
-        for line in numbers
-    ]
+    numbers = range(1, min(len(texts), MAX_LINES) + 1)
+    changed = within(list(numbers), file.changed)
+    return [(line, kinds.get(line, ""), line in changed, texts[line - 1].rstrip("\r")) for line in numbers]
 
 
 def _path(query: Mapping[str, str]) -> str:

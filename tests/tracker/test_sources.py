@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import tarfile
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +13,15 @@ from urllib.parse import quote
 import http_checks
 import pytest
 import records
+import uploads
+from browser_pages import Browser, url_of
 from conftest import Server
 from uploads import FORM, INGEST, body, jacoco, junit, part, query_store
 
+from handlers.tracker.pages import coverage_strip
 from models.tracker.files import source_archive
 from models.tracker.files.source_archive import BadArchive, text_files
+from models.tracker.files.sources import CoveredFile
 from models.tracker.forges.forge_links import file_url, line_url
 
 API = "/api/v1"
@@ -169,6 +174,46 @@ def test_file_is_shown_with_its_lines_and_escaped_markup(server: Server) -> None
     assert f'href="https://github.com/shop/shop/blob/{SHA}/src/main/com/x/a.py#L4"' in page
     assert f"/runs/{run['runId']}/coverage?path=" in server.get(f"/runs/{run['runId']}").text
     assert query_store(server, "SELECT path FROM source WHERE run_id = ?", run["runId"]) == [("src/main/com/x/a.py",)]
+
+
+LCOV = "\n".join(
+    [f"SF:{name}\n" + "\n".join(f"DA:{n},{int(n not in missed)}" for n in range(1, 61)) + "\nend_of_record"
+     for name, missed in (("a.py", {14, 15, 16, 40}), ("b.py", {1}), ("c.py", set(range(2, 9))))]
+)  # fmt: skip
+
+
+def test_a_file_without_source_is_a_strip_with_its_missed_lines_as_links(server: Server) -> None:
+    parts = [("commit", SHA), ("repoUrl", "git@github.com:shop/shop.git")]
+    run = uploads.upload(server, ("project", "strip"), *parts, ("junit", junit(1)), ("jacoco", LCOV))["runId"]
+    page = server.get(f"/runs/{run}/coverage?path=a.py").text
+    line = re.search(r'<p class="missed-lines">(.*)</p>', page)
+    assert line
+    assert re.sub("<[^>]*>", "", line[1]) == "Missed: 14\N{EN DASH}16, 40 (4 lines)"
+    assert f'href="https://github.com/shop/shop/blob/{SHA}/a.py#L14"' in line[1]
+    assert page.count("<tr") == 0
+    assert re.findall(r'<rect class="(\w+)" x="(\d+)" y="0" width="(\d+)"', page) == [
+        ("good", "0", "13"), ("bad", "13", "3"), ("good", "16", "23"), ("bad", "39", "1"), ("good", "40", "20"),
+    ]  # fmt: skip
+    assert re.findall(r'rel="(prev|next)" title="([^"]+)" href="\?path=([^"]+)"', page) == [
+        ("prev", "c.py", "c.py"), ("next", "b.py", "b.py"),
+    ]  # fmt: skip
+
+
+def test_n_goes_to_the_next_missed_lines(server: Server, chromium: Browser) -> None:
+    report = jacoco({"a.py": {1: True, 2: False, 3: False, 4: True, 6: False}})
+    parts: list[tuple[str, str | bytes]] = [("project", "keys"), ("junit", junit(1)), ("jacoco", report)]
+    run = uploads.upload(server, *parts, ("source", archive({"src/main/com/x/a.py": b"a = 1\n" * 6})))["runId"]
+    with chromium.page(url_of(server)) as one:
+        one.goto(f"/runs/{run}/coverage?path={quote(path_of(server, run))}")
+        for line in (2, 6, 2):
+            one.keyboard.press("n")
+            one.wait_for_function("(name) => location.hash === name", arg=f"#L{line}")
+
+
+def test_the_strip_of_a_long_file_has_at_most_a_thousand_cells() -> None:
+    file = CoveredFile("a", "a", [], list(range(1, 5000)), [4000], [], None, None)
+    assert 'viewBox="0 0 1000 12"' in coverage_strip.strip(file)
+    assert '<rect class="bad" x="799" y="0" width="1" height="12"/>' in coverage_strip.strip(file)
 
 
 def test_a_file_that_the_run_does_not_cover_is_not_found(server: Server) -> None:

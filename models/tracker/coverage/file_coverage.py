@@ -93,6 +93,16 @@ def files(run: Run) -> Files | None:
     return Files(rows, count)
 
 
+def neighbours(run: Run, path: str) -> tuple[str | None, str | None]:
+    """The files before and after one by missed lines, of the first `MAX_FILES`; None at an end."""
+    found = files(run)
+    paths = list(dict.fromkeys(row.path for row in found.rows)) if found else []
+    if path not in paths:
+        return None, None
+    place = paths.index(path)
+    return paths[place - 1] if place else None, paths[place + 1] if place + 1 < len(paths) else None
+
+
 def _file(run: Run, path: str, module: str | None, occurrences: int, *reported: int) -> FileInfo:
     counts: Sequence[int] = reported
     if occurrences > 1:
