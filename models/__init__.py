@@ -2,7 +2,7 @@
 
 import sys
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 _DRIVERS = [name for name in ("psycopg", "psycopg2") if name not in sys.modules]
 """Peewee would import every installed driver, which takes 20 MB and a third of a second."""

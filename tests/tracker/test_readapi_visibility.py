@@ -17,6 +17,7 @@ from attrs import frozen
 from conftest import Answer, Server
 from records import FAILED, PASSED
 
+from models import VERSION
 from models.tracker.tables import Project, Run
 
 READ_PATHS = (
@@ -127,8 +128,8 @@ def has_role(viewer: str, which: str, role: str) -> bool:
 
 
 def normalized(answer: Answer, facts: dict[str, Any]) -> tuple[int, str, str]:
-    """A response without the identifiers of the request, timestamps and XSRF tokens."""
-    text = unquote(f"{answer.headers.get('Location', '')} {answer.text}")
+    """A response without the identifiers of the request, timestamps, XSRF tokens and the version in a page's foot."""
+    text = unquote(f"{answer.headers.get('Location', '')} {answer.text}").replace(f"Pilothouse {VERSION}", "")
     text = re.sub(r"\?v=[0-9a-f]+", "", text)
     for known in sorted({str(facts[key]) for key in ("project", "run", "last", "name")}, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){known}(?!\w)", "?", text)

@@ -28,6 +28,8 @@ from forms import Forms
 from http_checks import running_server
 from small_charts import MAP, TEST, chart_archive, helm_path, sample_chart
 
+from models import VERSION
+
 KEY = "open sesame"
 FORM = "application/x-www-form-urlencoded"
 FORGED = "<script>document.title = 'forged'</script>"
@@ -173,7 +175,7 @@ def test_a_revision_that_is_missing_is_not_found(server: Server, space: str) -> 
 
 
 def test_a_chart_shows_its_versions_and_texts(server: Server) -> None:
-    found = get_page(server, "/repositories/paint/tint?show=values").words
+    found = get_page(server, "/repositories/paint/tint?show=values").words.partition(f"Pilothouse {VERSION}")[0]
     assert "colour: green" in found
     assert all(version in found for version in ("0.2.0", "0.1.0"))
     assert "colour: red" in get_page(server, "/repositories/paint/tint?show=values&version=0.1.0").words
@@ -609,10 +611,10 @@ def test_every_chart_page_and_form_works_without_script(
             {**tint, **key, "values": "colour: blue"},
             "nothing was changed",
         ),
-        (f"{place}?show=change", f"{place} upgrade", {**tint, **key, "values": "colour: blue"}, "0.2.0"),
+        (f"{place}?show=change", f"{place} upgrade", {**tint, **key, "values": "colour: blue"}, "tint-0.2.0"),
         (f"{place}?show=change", f"{place} test", {**key, "timeoutSeconds": "30"}, "passed"),
         (f"{place}?show=change", f"{place} rollback yes", {**key, "revision": "1"}, "nothing was changed"),
-        (f"{place}?show=change", f"{place} rollback", {**key, "revision": "1"}, "0.1.0"),
+        (f"{place}?show=change", f"{place} rollback", {**key, "revision": "1"}, "tint-0.1.0"),
         (f"{place}?show=change", f"{place} uninstall yes", key, "nothing was changed"),
         (f"{place}?show=change", f"{place} uninstall", key, "Releases"),
     ]
