@@ -34,3 +34,7 @@ document.addEventListener("click", ({ target }) => {
   const section = target.closest?.("svg.plot") && sectionOf(target);
   if (section && shown >= 0) location.assign(section.dataset.href + section.dataset.runs.split(" ")[shown]);
 });
+document.querySelectorAll("form[data-at-once]").forEach((form) => {
+  form.querySelector(":scope > button").hidden = true;
+  form.addEventListener("change", () => form.requestSubmit());
+});

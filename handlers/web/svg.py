@@ -12,8 +12,8 @@ from attrs import frozen
 from tornado.escape import xhtml_escape
 
 _SLOT_WIDTH, _BAR_WIDTH, _HEIGHT = 10, 7, 100
-_MIN_PART_HEIGHT = 4.0
-"""A non-zero part stays visible: one failure in a thousand tests too."""
+_MIN_BAD_HEIGHT = 1.2
+"""Two pixels of a plot: one failure in a thousand tests stays visible. All else is to scale."""
 
 
 @frozen
@@ -88,13 +88,15 @@ def _bar(position: int, bar: Bar, largest: float) -> str:
 
 
 def _heights(parts: Iterable[tuple[str, float]], largest: float) -> list[tuple[str, float]]:
-    """The height of each non-zero part. Small parts take their minimum from the tallest, so the bar never overflows."""
+    """The height of each non-zero part, to scale. A small failure takes its minimum from the tallest part."""
     visible = [(kind, amount) for kind, amount in parts if amount > 0]
-    heights = [max(_MIN_PART_HEIGHT, amount * _HEIGHT / largest) for _, amount in visible]
-    excess = sum(heights) - _HEIGHT
-    if excess > 0:
-        heights[heights.index(max(heights))] -= excess
-    return [(kind, height) for (kind, _), height in zip(visible, heights, strict=True)]
+    heights = [amount * _HEIGHT / largest for _, amount in visible]
+    for place, (kind, _) in enumerate(visible):
+        if kind == "bad" and (lacking := _MIN_BAD_HEIGHT - heights[place]) > 0:
+            if len(heights) > 1:
+                heights[heights.index(max(heights))] -= lacking
+            heights[place] += lacking
+    return [(kind, max(0.0, height)) for (kind, _), height in zip(visible, heights, strict=True)]
 
 
 def _path(values: Sequence[float | None]) -> str:

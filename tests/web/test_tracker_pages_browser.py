@@ -126,6 +126,18 @@ def test_arrow_keys_read_a_run_in_all_plots_of_a_project(server: Server, chromiu
         one.wait_for_url("**/runs/1")
 
 
+def test_the_filters_of_a_project_act_at_once_and_its_plots_share_their_left_edge(
+    server: Server, chromium: Browser
+) -> None:
+    with chromium.page(url_of(server), viewport={"width": 1440, "height": 900}) as one:
+        one.goto("/projects/1")
+        edges = "[...document.querySelectorAll('#trend-plots svg.plot')].map((svg) => svg.getBoundingClientRect().left)"
+        assert len(one.evaluate(edges)) == 3
+        assert len(set(one.evaluate(edges))) == 1
+        one.get_by_label("Runs in the plots").select_option("60")
+        one.wait_for_url("**/projects/1?*range=60*")
+
+
 def test_a_page_is_navigated_by_keyboard(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as one:
         one.goto("/projects")

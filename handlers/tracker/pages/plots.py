@@ -18,6 +18,13 @@ RANGES = (30, 60, 120)
 _KINDS = {"PASSED": "good", "FAILED": "bad", "ERROR": "bad"}
 
 
+def ticks(runs: Sequence[RunInfo]) -> Sequence[RunInfo]:
+    """Three to five of these runs (newest first) at equal distances, oldest first, for the dates below the plots."""
+    count = min(len(runs), 5 if len(runs) > 8 else 3)
+    places = [round(tick * (len(runs) - 1) / (count - 1)) for tick in range(count)] if count > 1 else range(count)
+    return [runs[-1 - place] for place in places]
+
+
 def trend(runs: Sequence[RunInfo]) -> str:
     """Plots runs (newest first): bars of passed, skipped and failed tests."""
     slots = [

@@ -249,6 +249,7 @@ class ProjectPage(ReadPage):
             "duration_trend": plots.duration_trend(shown) if len(shown) > 1 else None,
             "growing": comparison.growing_tests([run.id for run in newest]),
             "trend_runs": shown,
+            "ticks": plots.ticks(shown),
             "trend_branch": branch,
             "trend_flag": flag,
         }
