@@ -62,6 +62,53 @@ def sides(compared: ComparisonInfo, differences: Differences) -> tuple[Side, Sid
     return side(True), side(False)
 
 
+@frozen
+class Tile:
+    """One figure of the head beside that of the base. `kind` is `good` or `bad` where it got better or worse."""
+
+    label: str
+    text: str
+    delta: str = ""
+    kind: str = ""
+
+
+def tiles(compared: ComparisonInfo) -> Sequence[Tile]:
+    """The five figures that a reader looks for first."""
+    base, head = compared.base, compared.head
+    failing, fixed, duration = compared.new_failures.count, compared.fixed.count, compared.duration_delta_ms
+    before, after = took_apart(base.duration_ms or 0, head.duration_ms or 0)
+    return [
+        Tile("Newly failing", f"{failing:,}", kind="bad" if failing else ""),
+        Tile("Fixed", f"{fixed:,}", kind="good" if fixed else ""),
+        _percentages("Pass rate", base.pass_rate, head.pass_rate),
+        _percentages("Line coverage", base.line_coverage_pct, head.line_coverage_pct),
+        Tile("Duration", f"{before} → {after}", _delta(duration)),
+    ]
+
+
+def _percentages(label: str, base: float | None, head: float | None) -> Tile:
+    if base is None or head is None or base == head:
+        return Tile(label, figure(head, " %"))
+    kind = "good" if head > base else "bad"
+    return Tile(label, f"{figure(base, ' %')} → {figure(head, ' %')}", f"{change(head - base)} points", kind)
+
+
+def _delta(ms: int) -> str:
+    return f"{'+' if ms > 0 else '-'}{took(abs(ms))}" if ms else ""
+
+
+def took_apart(base: int, head: int) -> tuple[str, str]:
+    """Two durations in ms as text, in the coarsest unit in which they differ."""
+    for unit in (_minutes_and_seconds, lambda ms: f"{ms / 1000:.1f} s"):
+        if (texts := (unit(base), unit(head)))[0] != texts[1]:
+            return texts
+    return (took(base), took(head)) if base == head else (f"{base:,} ms", f"{head:,} ms")
+
+
+def _minutes_and_seconds(ms: int) -> str:
+    return f"{ms // 60_000}m {ms // 1000 % 60}s" if ms >= 60_000 else took(ms)
+
+
 def _figures(compared: ComparisonInfo) -> Iterator[tuple[Change, bool]]:
     """The figures that differ, each with whether it got worse."""
     base, head = compared.base, compared.head
@@ -102,6 +149,8 @@ class ComparePage(ReadPage):
         return {
             "comparison": compared,
             "differences": differences,
+            "tiles": tiles(compared),
+            "changed_files": [file for file in differences.files if file.delta or None in (file.base, file.head)],
             "worse": worse,
             "better": better,
             "project": queries.project(pair[0].project_id),
