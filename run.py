@@ -52,6 +52,7 @@ if not _has_curses:
 
 import argparse
 import asyncio
+import functools
 import importlib
 import logging
 import os
@@ -76,6 +77,7 @@ from supervisor.systemd import given_sockets
 DEFAULT = Path("pilothouse.yaml")
 
 VERBS = {
+    "init": ("supervisor.cli.init", "write a starting configuration"),
     "user": ("supervisor.cli.users", "make accounts, set passwords, make tokens"),
     "upload": ("supervisor.cli.upload", "send test and coverage reports to a server"),
     "demo": ("supervisor.cli.demo", "fill the store with sample projects"),
@@ -90,6 +92,7 @@ arguments, or `alone`, called without a configuration. Both return the exit code
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Sequence
 
 if not _has_curses:
     del sys.modules["curses"]
@@ -107,25 +110,41 @@ _SHUTDOWN_MARGIN_SECONDS = 30.0  # for helm processes and the stores, in additio
 _MAX_FORM_ARGUMENTS = 2**16  # more than a request head can hold: above its own limit Tornado's 400 has no body
 
 
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+def command_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser, with the arguments of the verbs in `argv` only: each of the others is a module to import."""
     parser = argparse.ArgumentParser(
         description="Supervises processes, serves helm, tracks test reports; without a verb it serves."
     )
-    parser.add_argument("--config", type=Path, help=f"the configuration file (default: {DEFAULT}, if there is one)")
-    parser.add_argument("--address", help="server.address: where to listen, an address or a list with commas")
-    parser.add_argument("--port", help="server.port")
-    parser.add_argument("--data-dir", help="server.data-dir")
+    add_server_options(parser)
     parser.add_argument("--version", action="version", version=f"pilothouse {VERSION}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    add_server_options(verbs.add_parser("serve", help="run the server, as without a verb"), argparse.SUPPRESS)
     check_parser = verbs.add_parser("check", help="check the configuration")
     check_parser.set_defaults(work=check)
     check_parser.add_argument("--config", type=Path, default=argparse.SUPPRESS, help="the configuration file")
     verbs.add_parser("ctl", help="control a running pilothouse: status, start, stop, tail and more", add_help=False)
     for verb, (module, help_text) in VERBS.items():
         verb_parser = verbs.add_parser(verb, help=help_text)
-        if verb in (sys.argv if argv is None else argv):
+        if verb in argv:
             importlib.import_module(module).add_to(verb_parser)
-    return parser.parse_args(argv)
+    return parser
+
+
+def add_server_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Adds the options that may be given before or after the verb `serve`."""
+    add = functools.partial(parser.add_argument, default=default)
+    add("--config", type=Path, help=f"the configuration file (default: {DEFAULT}, if there is one)")
+    add("--address", help="server.address: where to listen, an address or a list with commas")
+    add("--port", help="server.port")
+    add("--data-dir", help="server.data-dir")
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """The arguments. `verb` is None for `serve` too."""
+    arguments = command_parser(sys.argv if argv is None else argv).parse_args(argv)
+    if arguments.verb == "serve":
+        arguments.verb = None
+    return arguments
 
 
 def config_source(arguments: argparse.Namespace) -> str:

@@ -151,6 +151,13 @@ def is_alive(pid: int) -> bool:
 # What it must do
 
 
+def a_starting_configuration(copy: InstalledCopy, asked: argparse.Namespace) -> None:
+    copy.verb("init", "--units", str(copy.inside / "new"))
+    assert {path.suffix for path in (copy.folder / "new").iterdir()} == {".yaml", ".service", ".socket"}
+    assert "processes: 1" in copy.verb("check", "--config", str(copy.inside / "new" / "pilothouse.yaml"))
+    assert "complete" in copy.verb("ctl", "completion", "bash")
+
+
 def the_interface_document(copy: InstalledCopy, asked: argparse.Namespace) -> None:
     document = copy.get("/v3/api-docs").json
     assert document["openapi"].startswith("3.")
@@ -235,6 +242,7 @@ def kill_9_and_adoption(copy: InstalledCopy, asked: argparse.Namespace) -> None:
 
 
 LOOKS: tuple[Callable[[InstalledCopy, argparse.Namespace], None], ...] = (
+    a_starting_configuration,
     the_interface_document,
     pages_with_their_files,
     a_process_started_and_stopped,

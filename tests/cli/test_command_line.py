@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -99,7 +100,16 @@ def test_config_names_the_file_of_the_configuration(tmp_path: Path) -> None:
     assert "processes: 0\n" in pilothouse(tmp_path, "check").stdout
 
 
-@pytest.mark.parametrize("verb", [["check"], []], ids=["check", "serve"])
+def test_serve_is_the_main_verb_and_takes_the_options_before_and_after_it() -> None:
+    given = ["--port", "1", "--config", "a.yaml"]
+    parsed = [program.parse_arguments(words) for words in (given, ["serve", *given], [*given, "serve"])]
+    assert parsed[1:] == parsed[:1] * 2
+    assert (parsed[0].verb, parsed[0].port, str(parsed[0].config)) == (None, "1", "a.yaml")
+    assert program.parse_arguments([*given, "serve", "--port", "2"]).port == "2"
+    assert re.search(r"^ +serve +run the server", program.command_parser([]).format_help(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("verb", [["check"], ["serve"], []], ids=["check", "serve", "no verb"])
 @pytest.mark.parametrize("name", ["missing.yaml", "pilothouse.yaml", "folder"])
 def test_an_unreadable_named_configuration_is_an_error(tmp_path: Path, name: str, verb: list[str]) -> None:
     (tmp_path / "folder").mkdir()

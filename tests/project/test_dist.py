@@ -27,7 +27,7 @@ SMOKE = ROOT / "packing" / "smoke.py"
 MAX_EXECUTABLE_BYTES = 40_000_000
 PACKAGED = {
     "setup.cfg", "setup.py", "README.md", "LICENSE", "run.py",
-    "models", "supervisor", "handlers", "static", "packing",
+    "models", "supervisor", "handlers", "static", "examples", "packing",
 }  # fmt: skip
 
 
@@ -70,10 +70,10 @@ def executable(dist_folder: Path) -> Path:
 
 
 def sources() -> set[str]:
-    """Every module, template and static file of the program, by its path in the checkout."""
+    """Every module, template, static file and example of the program, by its path in the checkout."""
     listed = [
         path.relative_to(ROOT)
-        for layer in ("models", "supervisor", "handlers", "static")
+        for layer in ("models", "supervisor", "handlers", "static", "examples")
         for path in (ROOT / layer).rglob("*")
         if path.is_file()
     ]
@@ -93,8 +93,7 @@ def test_the_sdist_contains_documents_and_no_tests(dist_folder: Path) -> None:
     with tarfile.open(dist_folder / f"pilothouse-{VERSION}.tar.gz") as file:
         names = {str(PurePath(*PurePath(name).parts[1:])) for name in file.getnames() if "/" in name}
     documents = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")}
-    examples = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").iterdir()}
-    assert sources() | documents | examples | {"LICENSE", "README.md", "CHANGELOG.md", "setup.cfg"} <= names
+    assert sources() | documents | {"LICENSE", "README.md", "CHANGELOG.md", "setup.cfg"} <= names
     assert not [name for name in names if name.startswith(("tests", "benchmarks", ".")) or "__pycache__" in name]
 
 
