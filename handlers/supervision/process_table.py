@@ -87,9 +87,10 @@ def process_url(name: str) -> str:
 
 
 def status_counts(fleet: Sequence[Process]) -> dict[Status, int]:
-    """The number of processes in each status, in the order of `STATUSES`."""
+    """The number of processes in each status: those that need a look first, then in the order of `STATUSES`."""
     counts = Counter(process.status for process in fleet)
-    return {status: counts[status] for status in STATUSES if status in counts}
+    order = sorted(STATUSES, key=lambda status: status not in TROUBLE)
+    return {status: counts[status] for status in order if status in counts}
 
 
 def row_of(process: Process, prober: Prober) -> ProcessRow:
