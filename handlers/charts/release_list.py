@@ -28,6 +28,11 @@ _SORTS: dict[str, Callable[[Brief], Any]] = {
 }
 
 
+def urgency(status: str) -> tuple[int, str]:
+    """Failed releases first, then those with an unfinished change, then all others."""
+    return (0 if status == "failed" else 1 if status.startswith("pending-") or status == "uninstalling" else 2, status)
+
+
 def release_url(namespace: str, name: str) -> str:
     """The path of a release's page, below the prefix."""
     return f"/releases/{quote(namespace, safe='')}/{quote(name, safe='')}"
@@ -44,7 +49,9 @@ class Releases(ChartPage):
         namespace = query.get("namespace", "").strip()
         known, problem = await self._list(reads, namespace)
         in_namespace = [release for release in known if not namespace or release.namespace == namespace]
+        in_namespace.sort(key=lambda release: urgency(release.status)[0])
         states = Counter(release.status for release in in_namespace)
+        counts = sorted(states.items(), key=lambda item: urgency(item[0]))
         wanted = read_table(f"{self.prefix}/releases", query, _SORTS, sorted(STATUSES), ("namespace",), "state")
         text = wanted.q.lower()
         matches = [one for one in in_namespace if text in one.name and wanted.status in ("", one.status)]
@@ -56,9 +63,9 @@ class Releases(ChartPage):
             rows=[(row, release_url(row.namespace, row.name)) for row in await described(reads, shown)],
             namespaces=sorted(Counter(release.namespace for release in known).items()),
             namespace=namespace,
-            states=sorted(states.items()),
+            states=counts,
             table=table,
-            table_statuses=[(state, state, count) for state, count in sorted(states.items())],
+            table_statuses=[(state, state, count) for state, count in counts],
             unfiltered=len(in_namespace),
         )
 

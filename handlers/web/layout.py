@@ -22,7 +22,7 @@ _NAVIGATION = (
     ("/history", "History", "history"),
     ("/releases", "Releases", "release"),
     ("/repositories", "Charts", "chart"),
-    ("/projects", "Tests", "project"),
+    ("/projects", "Projects", "project"),
 )
 """The path, label and icon of each page in the navigation."""
 _MAX_REASON_CHARACTERS = 160

@@ -6,6 +6,8 @@ import pytest
 from browser_pages import Browser, url_of
 from conftest import Serve, wait_for
 
+from handlers.charts.release_list import urgency
+
 LONG = "Serves the shop's pages to customers, and keeps their carts until they pay or leave for the night"
 PROCESSES = {
     "web": {"command": ["sleep", "600"], "auto-start": True, "description": LONG},
@@ -38,3 +40,9 @@ def test_the_chips_of_states_begin_with_the_worst_and_keep_the_search(serve: Ser
         chips.first.click()
         one.wait_for_url("**/processes?*status=failed*")
         assert "q=shop" in one.url
+
+
+def test_releases_that_need_a_look_come_first() -> None:
+    states = ["superseded", "pending-upgrade", "deployed", "failed", "uninstalling", "uninstalled"]
+    ordered = ["failed", "pending-upgrade", "uninstalling", "deployed", "superseded", "uninstalled"]
+    assert sorted(states, key=urgency) == ordered
