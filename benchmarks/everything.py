@@ -2,10 +2,10 @@
 
     python benchmarks/everything.py [--quick] [--only NAME,NAME] [--check]
 
-Writes benchmarks/results.md (the table and the output of each program), benchmarks/claims.jsonl (the raw values) and
-the table in README.md. With --only the results of the other programs stay; each part names its own time. With --check
-nothing is written: ratios that are worse than those in claims.jsonl by more than noise are printed, and the exit code
-is 1 if there are any.
+Writes benchmarks/results.md (the table, why targets are missed, the output of each program), benchmarks/claims.jsonl
+(raw values) and the small table in README.md. With --only the results of the other programs stay; each part names its
+own time. With --check nothing is written: ratios that are worse than those in claims.jsonl by more than noise are
+printed, and the exit code is 1 if there are any.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # it is run as a program
 
-from benchmarks import claims, report  # noqa: E402
+from benchmarks import claims, published, report  # noqa: E402
 from benchmarks.claims import Claim  # noqa: E402
 
 PROGRAMS = {
@@ -61,14 +61,26 @@ def versions() -> str:
 
 def write(results: list[Claim], parts: list[str], only: str | None) -> None:
     facts = versions() + (f"; all but {only.replace(',', ', ')} measured earlier" if only else "")
-    table = claims.claims_table(results)
-    RESULTS.write_text("\n\n".join([f"# Benchmark results\n\n{facts}.\n\n{table}", *parts]))
+    RESULTS.write_text("\n\n".join([overview(facts, results), *parts]))
     STORED.unlink(missing_ok=True)
     claims.save(STORED, results)
-    text = README.read_text()
+    README.write_text(with_summary(README.read_text(), results))
+
+
+def overview(facts: str, results: list[Claim]) -> str:
+    """The first part of results.md."""
+    table, missed = claims.claims_table(results), published.missed_table(results)
+    return (
+        f"# Benchmark results\n\n{facts}.\n\n"
+        "Ratios are the value of Pilothouse divided by that of the other program; ranges are in brackets.\n\n"
+        f"{table}\n\n## Missed targets\n\n{missed}"
+    )
+
+
+def with_summary(text: str, results: list[Claim]) -> str:
+    """README.md with the small table between its marks."""
     before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    README.write_text(f"{before}{BEGIN}\n{facts}.\n\n{table}\n\n{END}{after}")
+    return f"{before}{BEGIN}\n{published.summary_table(results)}\n\n{END}{rest.split(END)[1]}"
 
 
 def stored_parts() -> list[str]:

@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.claims import Claim, claims_table, load, measured, regressions, save
-from benchmarks.everything import PROGRAMS, RESULTS, merged_claims, merged_parts, stored_parts
+from benchmarks.everything import (
+    PROGRAMS,
+    README,
+    RESULTS,
+    STORED,
+    merged_claims,
+    merged_parts,
+    overview,
+    stored_parts,
+    with_summary,
+)  # fmt: skip
+from benchmarks.published import reason
 from benchmarks.report import PILOTHOUSE, Figures
 
 
@@ -73,3 +84,21 @@ def test_the_stored_results_are_split_into_their_parts() -> None:
     text = RESULTS.read_text()
     assert text.endswith("\n\n".join(stored_parts()))
     assert len(stored_parts()) == len(PROGRAMS)
+
+
+def test_the_published_tables_have_the_stored_claims() -> None:
+    stored = load(STORED)
+    text = README.read_text()
+    assert with_summary(text, stored) == text
+    facts = RESULTS.read_text().split("\n")[2].removesuffix(".")
+    assert RESULTS.read_text().startswith(overview(facts, stored))
+
+
+def test_each_missed_target_has_a_reason() -> None:
+    missed = [each for each in load(STORED) if each.verdict == "**missed**"]
+    assert missed
+    assert [each.key for each in missed if not reason(each)] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 140
