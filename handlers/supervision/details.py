@@ -84,7 +84,7 @@ def process_details(
         memory_bytes=None if usage is None else usage.memory,
         status_text=None if process.instance is None else process.instance.status_text,
         waiting_for=process.waiting_for,
-        next_restart=instant(process.next_restart if process.waits_for_restart else None),
+        next_restart=instant(process.restarter.next_restart),
         schedule=None if schedule is None else process_schedule(schedule, last),
         last_run=None if last is None else process_run(last),
     )

@@ -70,7 +70,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.STOPPING: frozenset({Status.STOPPED, Status.ABORTED, Status.UNKNOWN}),
     **{status: frozenset({Status.STARTING}) for status in ENDED},
 }
-"""Every legal transition. `ProcessState._become` is the one place that makes one."""
+"""Every legal transition. `ProcessState.become` is the one place that makes one."""
 
 
 class Kind(enum.Enum):

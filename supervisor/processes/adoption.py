@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from models.supervision.process import IDLE, ProcessSpec
+from models.supervision.process import IDLE, ProcessSpec, Status
 from models.supervision.record import Record
 from supervisor.children import orphans
 from supervisor.children.child import Child
@@ -22,6 +22,7 @@ from supervisor.children.orphans import TaggedProcess
 from supervisor.children.proc import Identity
 from supervisor.processes.context import SupervisionContext, variables_of_files
 from supervisor.processes.fleet import Fleet
+from supervisor.processes.instance import ProcessInstance
 from supervisor.processes.process import Process
 
 log = logging.getLogger("adoption")
@@ -55,11 +56,11 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
     kept: set[tuple[str, int]] = set()
     context.period = max((record.period for record in records.values()), default=0)
     for process in (*fleet, *removed):
-        record = process.record = records.get(process.name, process.record)
+        record = process.state.record = records.get(process.name, process.record)
         match = _by_identity(context, record) or _by_tag(context, record, tagged)
         if match is not None:
             child, generation = match
-            process.adopt(child, record, generation, variables.get(process.name, {}))
+            _take_over(process, context, child, generation, variables.get(process.name, {}))
             kept.add((process.name, generation))
             if process.name in fleet and fingerprints.get(child.identity) not in (
                 "",
@@ -68,15 +69,37 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
             ):
                 log.warning("%s: pid %d runs with an older configuration: restart it", process.name, child.pid)
         elif (latest := _latest_generation(process.name, tagged)) > record.generation:
-            process.mark_unstored(latest)
+            process.state.mark_unstored(latest)
         elif record.status not in IDLE:
-            process.mark_unknown()
+            process.state.mark_unknown()
     if not kept:
         context.period += 1
     for process in fleet:
-        process.resume()
+        process.restarter.resume()
     pids = {one.identity.pid for one in tagged if (one.name, one.generation) not in kept}
     return Leftovers(removed, pids)
+
+
+def _take_over(
+    process: Process, context: SupervisionContext, child: Child, generation: int, variables: Mapping[str, str] | None
+) -> None:
+    """The process has this child of an earlier run of the server; `variables` are those of its `env-file`."""
+    state, clock = process.state, context.clock
+    if generation != state.record.generation and state.status not in IDLE:
+        state.mark_unknown()
+    if state.status in IDLE:  # its start could not be stored
+        state.begin_generation(generation)
+    launch = context.adopted_launch(process.spec, generation, variables)
+    instance = ProcessInstance.adopted(context, process, process.spec, launch, child)
+    known = state.record.start if state.record.pid == child.pid else None
+    process.follow(instance, known or clock.now() - instance.uptime())
+    log.info("%s: adopted (pid %d, %s)", process.name, child.pid, state.status.value)
+    if state.status is Status.STARTING:
+        instance.follow_start()
+    elif state.status is Status.STOPPING:
+        process.finish_stopping(instance)
+    else:
+        instance.resume()
 
 
 def _latest_generation(name: str, tagged: list[TaggedProcess]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import grp
 import logging
 import os
@@ -68,10 +69,14 @@ class SupervisionContext:
         return self._launch(spec, generation, variables)
 
     def adopted_launch(self, spec: ProcessSpec, generation: int, variables: Mapping[str, str] | None) -> Launch:
-        """As `launch`, for a process that runs already; `variables` are those of its files, `None` if unreadable."""
-        if variables is None:
-            raise _invalid(spec, "an environment file cannot be read")
-        return self._launch(spec, generation, variables)
+        """As it would be launched now, for its probes; without its user and directory where those are gone.
+
+        `variables` are those of its environment files, `None` if unreadable.
+        """
+        with contextlib.suppress(Invalid):
+            if variables is not None:
+                return self._launch(spec, generation, variables)
+        return Launch(spec.argv, {**self.environment, TAG_VARIABLE: self.tag(spec.name, generation)})
 
     def _launch(self, spec: ProcessSpec, generation: int, variables: Mapping[str, str]) -> Launch:
         if spec.directory is not None and not os.path.isdir(spec.directory):  # noqa: PTH112 (Path's own raises EACCES)

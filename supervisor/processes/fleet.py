@@ -24,12 +24,12 @@ from models.supervision.process import (
 )
 from models.supervision.record import Record
 from models.supervision.runs import Cause
+from supervisor.processes.attempts import StartCalledOff, next_request, stopped_before_start
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.hooks import START_PRE
-from supervisor.processes.instance import ProcessInstance, StartCalledOff, next_request, stopped_before_start
+from supervisor.processes.instance import ProcessInstance
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.process import MANUAL, Process
-from supervisor.processes.state import ProcessState
 from supervisor.scheduling import BackgroundTasks, retrieve_exception, yield_to_loop
 
 log = logging.getLogger("supervision")
@@ -122,7 +122,7 @@ class Fleet:
         stopped = list(processes)
         behind = self.dependents_of(process.name for process in stopped)
         for process in [*stopped, *(one for one in behind if one.live or one.is_pending)]:
-            process.hold(True)
+            process.state.hold(True)
 
     def held_dependency(self, process: Process) -> Process | None:
         """A direct or indirect dependency that is down because an operator stopped it."""
@@ -204,7 +204,7 @@ class Fleet:
 
     async def _start_dependency(self, name: str, dependency: Dependency, request: int) -> None:
         process, condition = self.get(dependency.process), dependency.condition
-        if condition is Condition.COMPLETED and process.has_completed:
+        if condition is Condition.COMPLETED and process.state.has_completed:
             return
         if not process.live and not process.waits_for_restart:
             try:
@@ -213,7 +213,7 @@ class Fleet:
                 if not process.waits_for_restart:
                     failure = StartCalledOff if isinstance(problem, StartCalledOff) else Failed
                     raise failure(f"{name} was not started: {problem.message}", "START_FAILED") from None
-        await process.until(lambda state: _satisfies(state, condition) or _has_ended(state))
+        await process.until(lambda one: _satisfies(one, condition) or _has_ended(one))
         if not _satisfies(process, condition):
             was_stopped = process.status in (Status.STOPPED, Status.ABORTED) and not process.record.wanted
             failure = StartCalledOff if was_stopped else Failed
@@ -232,7 +232,7 @@ class Fleet:
     async def start_marked(self) -> None:
         """Starts those marked `auto-start`; failures are logged. A job that ran in this period is not repeated."""
         processes = [process for process in self._processes.values() if process.spec.auto_start]
-        marked = [process for process in processes if not (process.spec.is_job and process.has_run)]
+        marked = [process for process in processes if not (process.spec.is_job and process.state.has_run)]
         await self._start_marked(marked)
 
     async def _start_marked(self, processes: list[Process]) -> None:
@@ -250,10 +250,10 @@ class Fleet:
 
     async def start_once(self, process: Process, request: int, cause: Cause = MANUAL, delayed: bool = False) -> str:
         """Starts a process; requests during the start share its outcome, so that one failure is one attempt."""
-        if process.is_called_off(request):
+        if process.starts.is_called_off(request):
             raise stopped_before_start(process.name)
         begun = self._starts.get(process)
-        if begun is None or process.is_called_off(begun[0]):
+        if begun is None or process.starts.is_called_off(begun[0]):
             start = asyncio.ensure_future(process.start(request, cause, delayed=delayed))
             begun = self._starts[process] = request, start
             begun[1].add_done_callback(lambda done: self._on_started(process, done))
@@ -377,13 +377,13 @@ def announced(processes: Iterable[Process]) -> Iterator[None]:
     """A group operation is going to start these processes: until then a stop calls that off."""
     with contextlib.ExitStack() as stack:
         for process in processes:
-            stack.enter_context(process.announced())
+            stack.enter_context(process.starts.announced())
         yield
 
 
 async def _wait_for_spawns(processes: Iterable[Process]) -> None:
     """A spawn that has begun is completed: the next start of the server must find its child."""
-    spawns = [process.attempt.spawned for process in processes if process.attempt is not None]
+    spawns = [process.starts.latest.spawned for process in processes if process.starts.latest is not None]
     if begun := [spawn for spawn in spawns if spawn is not None]:
         await asyncio.wait(begun)
 
@@ -417,21 +417,21 @@ async def _begin_all(processes: list[Process], do: Callable[[Process], Awaitable
     return tasks
 
 
-def _satisfies(process: ProcessState, condition: Condition) -> bool:
+def _satisfies(process: Process, condition: Condition) -> bool:
     if condition is Condition.COMPLETED:
-        return process.has_completed
+        return process.state.has_completed
     if condition is Condition.HEALTHY:
         return process.status is Status.HEALTHY
-    return process.status in UP or (process.spec.is_job and process.has_completed)
+    return process.status in UP or (process.spec.is_job and process.state.has_completed)
 
 
-def _outcome(process: ProcessState) -> str:
+def _outcome(process: Process) -> str:
     """`failed (exit code 3)`"""
     code = process.record.exit_code
     return f"{process.status.value}{'' if code is None else f' (exit code {code})'}"
 
 
-def _has_ended(process: ProcessState) -> bool:
+def _has_ended(process: Process) -> bool:
     """Whether its status changes no more by itself."""
     return not process.live and not process.waits_for_restart and process.status in IDLE
 

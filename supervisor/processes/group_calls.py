@@ -9,8 +9,8 @@ from typing import Literal
 from attrs import frozen
 
 from models.errors import Conflict, Failed, NotFound, Problem
+from supervisor.processes.attempts import next_request
 from supervisor.processes.fleet import Fleet, announced, failure_message
-from supervisor.processes.instance import next_request
 from supervisor.processes.process import Process
 from supervisor.processes.scheduler import Scheduler
 
@@ -52,7 +52,7 @@ async def stop_all(fleet: Fleet, scheduler: Scheduler) -> str:
     """
     scheduler.pause_all(True)
     for process in fleet:
-        process.hold(True)
+        process.state.hold(True)
     active = [process for process in fleet if process.live or process.is_pending]
     if not active:
         await fleet.stored()
@@ -82,7 +82,7 @@ async def restart_all(fleet: Fleet, scheduler: Scheduler) -> str:
 def _resume(fleet: Fleet, scheduler: Scheduler) -> None:
     scheduler.pause_all(False)
     for process in fleet:
-        process.hold(False)
+        process.state.hold(False)
 
 
 def _without_scheduled_jobs(fleet: Fleet) -> list[Process]:

@@ -15,15 +15,21 @@ from typing import Any
 from attrs import define, evolve, frozen
 
 from models.config.redaction import shown_words
-from models.supervision.process import ProcessSpec
+from models.errors import Invalid
+from models.supervision.process import ProcessSpec, When
 from supervisor.children import orphans
 from supervisor.children.child import TAG_VARIABLE, Child, Launch
 from supervisor.children.orphans import ProcessTree
+from supervisor.processes.attempts import Phase, StartAttempt, next_request
 from supervisor.processes.context import SupervisionContext
+from supervisor.processes.instance import ProcessInstance
 from supervisor.processes.notify import SOCKET_VARIABLE, WATCHDOG_VARIABLE
+from supervisor.processes.state import ProcessState
+from supervisor.scheduling import BackgroundTasks
 
 log = logging.getLogger("hooks")
 
+_MAX_WAITING_ACTIONS = 2
 START_PRE, START_POST, STOP_PRE, STOP_POST, ON_FAILURE = (
     "start-pre",
     "start-post",
@@ -62,30 +68,129 @@ class _Running:
 
 
 class Hooks:
-    """The hooks of one process."""
+    """The hooks of one process. `start-pre` must succeed; the failure of another one is a notice."""
 
-    def __init__(self, name: str, context: SupervisionContext) -> None:
-        self._name = name
+    def __init__(self, state: ProcessState, context: SupervisionContext, tasks: BackgroundTasks) -> None:
+        self._state = state
+        self._tasks = tasks
+        self._name = state.name
         self._context = context
         self._running: list[_Running] = []
+        self._called_off_before = 0
+        self._stop_post_due: ProcessInstance | None = None
+        self._action_lock = asyncio.Lock()
+        self._waiting_actions = 0
 
     def call_off(self, request: int, *kinds: str) -> None:
         """Ends the hooks (of these kinds) that belong to requests before this one."""
+        if not kinds:
+            self._called_off_before = max(self._called_off_before, request)
         for running in self._running:
             is_meant = running.hook.request < request and (not kinds or running.hook.kind in kinds)
             if is_meant and not running.called_off.done():
                 running.called_off.set_result(None)
 
-    async def run(self, hook: Hook, spec: ProcessSpec, launch: Launch) -> None:
+    async def run_start_pre(self, launch: Launch, attempt: StartAttempt) -> None:
+        """Runs `start-pre`, if there is one. Raises `HookFailed`; the attempt may be called off afterwards."""
+        spec = self._state.spec
+        if attempt.request < self._called_off_before:
+            attempt.call_off()
+        if not spec.start_pre or attempt.is_called_off:
+            return
+        attempt.phase = Phase.START_PRE
+        try:
+            await self._run(Hook(START_PRE, spec.start_pre, spec.hook_timeout, attempt.request), spec, launch)
+        except HookCalledOff:
+            attempt.call_off()
+        attempt.phase = Phase.SPAWN
+
+    def start_post(self, instance: ProcessInstance, attempt: StartAttempt | None) -> None:
+        """The instance has started: runs `start-post`, if there is one, in the background."""
+        if instance.spec.start_post:
+            request = attempt.request if attempt is not None else next_request()
+            self._tasks.start(self._run_of_instance(START_POST, instance, instance.spec.start_post, request))
+
+    async def run_stop_pre(self, instance: ProcessInstance, request: int) -> None:
+        """Runs `stop-pre`, if there is one, for `stop-timeout` at most."""
+        if instance.spec.stop_pre:
+            longest = min(instance.spec.hook_timeout, instance.spec.stop_timeout)
+            await self._run_of_instance(STOP_PRE, instance, instance.spec.stop_pre, request, longest)
+
+    def on_exit(self, instance: ProcessInstance) -> None:
+        """The instance has ended: its `start-post` is ended, its `stop-post` is due."""
+        self.call_off(next_request(), START_POST)
+        if instance.spec.stop_post:
+            self._stop_post_due = instance
+
+    async def run_stop_post(self, request: int) -> None:
+        """Runs `stop-post` of the instance that ended last, unless it has run."""
+        instance, self._stop_post_due = self._stop_post_due, None
+        if instance is not None:
+            await self._run_of_instance(STOP_POST, instance, instance.spec.stop_post, request)
+
+    def on_failure(self, is_final: bool) -> None:
+        """The process has failed: runs `on-failure`, if that is configured for this failure.
+
+        While one runs, one other waits, and later failures do not count.
+        """
+        spec = self._state.spec
+        action = spec.on_failure
+        if action is None or self._context.closing or (action.when is When.FINAL and not is_final):
+            return
+        if self._waiting_actions < _MAX_WAITING_ACTIONS:
+            hook = Hook(ON_FAILURE, action.command, spec.hook_timeout, next_request(), self._end_variables())
+            self._tasks.start(self._run_on_failure(hook))
+
+    async def _run_on_failure(self, hook: Hook) -> None:
+        self._waiting_actions += 1
+        state = self._state
+        try:
+            async with self._action_lock:
+                if hook.request < self._called_off_before:
+                    return
+                launch = await self._context.launch(state.spec, state.record.generation)
+                if hook.request < self._called_off_before:
+                    return
+                await self._run_noted(hook, state.spec, launch)
+        except Invalid as problem:
+            self._post_failed(hook.kind, f"{hook.kind} could not be started: {problem.message}")
+        finally:
+            self._waiting_actions -= 1
+
+    def _end_variables(self) -> dict[str, str]:
+        code = self._state.record.exit_code
+        status = self._state.status.value
+        return {"PILOTHOUSE_STATUS": status, "PILOTHOUSE_EXIT_CODE": "" if code is None else str(code)}
+
+    async def _run_of_instance(
+        self, kind: str, instance: ProcessInstance, command: Sequence[str], request: int, timeout: float | None = None
+    ) -> None:
+        if instance.launch is not None:
+            hook = Hook(kind, command, timeout or instance.spec.hook_timeout, request, self._end_variables())
+            await self._run_noted(hook, instance.spec, instance.launch)
+
+    async def _run_noted(self, hook: Hook, spec: ProcessSpec, launch: Launch) -> None:
+        """Runs a hook; a failure is a notice."""
+        try:
+            await self._run(hook, spec, launch)
+        except HookFailed as problem:
+            self._post_failed(hook.kind, str(problem))
+        except HookCalledOff:
+            log.info("%s: %s was ended by a stop", self._name, hook.kind)
+
+    def _post_failed(self, kind: str, problem: str) -> None:
+        self._context.notices.post("process.hook_failed", self._name, f"{self._name}: {problem}", hook=kind)
+
+    async def _run(self, hook: Hook, spec: ProcessSpec, launch: Launch) -> None:
         """Returns when it has ended with exit code 0. Raises `HookFailed`, `HookCalledOff`."""
         running = _Running(hook, asyncio.get_running_loop().create_future())
         self._running.append(running)
         try:
-            await self._run(running, spec, launch)
+            await self._run_child(running, spec, launch)
         finally:
             self._running.remove(running)
 
-    async def _run(self, running: _Running, spec: ProcessSpec, launch: Launch) -> None:
+    async def _run_child(self, running: _Running, spec: ProcessSpec, launch: Launch) -> None:
         hook = running.hook
         shown = f"{hook.kind} {' '.join(shown_words(hook.command))!r}"
         if self._context.leftovers is not None:  # the same hook of an earlier run of the server may be running

@@ -1,4 +1,4 @@
-"""One supervised process: the commands start, stop, restart, adopt and retire.
+"""One supervised process: the commands start, stop, restart, adopt and retire, and how it reacts to its instance.
 
 Commands for one process are executed one after another (`_queue`); the exit of its child is handled at once.
 """
@@ -6,30 +6,130 @@ Commands for one process are executed one after another (`_queue`); the exit of 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from models.errors import Conflict, Invalid, Problem
-from models.supervision.process import ENDED, IDLE, ProcessSpec, Status
+from models.children import Exit
+from models.errors import Conflict, Invalid, NotFound, Problem, Unavailable
+from models.supervision.process import (
+    OnUnhealthy,
+    ProcessSpec,
+    Restart,
+    Status,
+    restarts,
+    status_after_exit,
+)
 from models.supervision.record import Record
 from models.supervision.runs import Cause
-from supervisor.children.child import TAG_VARIABLE, Child, Launch
-from supervisor.children.proc import ticks_per_second
-from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, StartCalledOff, next_request
-from supervisor.processes.lifecycle import InstanceLifecycle
-from supervisor.processes.log_files import log_sizes
-from supervisor.processes.notify import NotifySocket
+from supervisor.children.child import Launch
+from supervisor.processes.attempts import Phase, StartAttempt, StartAttempts, StartCalledOff, next_request
+from supervisor.processes.cleanup import Cleanup
+from supervisor.processes.context import SupervisionContext
+from supervisor.processes.hooks import START_POST, HookFailed, Hooks
+from supervisor.processes.instance import Fault, ProcessInstance, SpawnFailed
+from supervisor.processes.log_files import LogFile, log_sizes
+from supervisor.processes.restart_policy import Restarter
+from supervisor.processes.state import ProcessState
+from supervisor.scheduling import BackgroundTasks
 
 log = logging.getLogger("supervision")
 
 MANUAL = Cause("manual")
+_RESTART = Cause("restart")
 
 
-class Process(InstanceLifecycle):
-    """The commands: start, stop, restart, adopt, retire."""
+class Process:
+    """A process: its state, its starts, its hooks, its restarts, and at most one instance, to which it listens."""
+
+    def __init__(
+        self,
+        spec: ProcessSpec,
+        context: SupervisionContext,
+        start_dependencies: Callable[[str, int], Awaitable[None]],
+        record: Record | None = None,
+    ) -> None:
+        """`start_dependencies` starts the dependencies of a process for a request and waits; it raises `Failed`."""
+        self.state = ProcessState(spec, context, record)
+        self.starts = StartAttempts(spec.name, self.state.wake_waiters)
+        self.instance: ProcessInstance | None = None
+        self.retired = False
+        """Whether it is no longer configured, and only to be stopped."""
+        self._context = context
+        self._start_dependencies = start_dependencies
+        self._tasks = BackgroundTasks(self._report_failure)
+        self.hooks = Hooks(self.state, context, self._tasks)
+        self.restarter = Restarter(self.state, context, self._tasks, start_dependencies, self._restart_by_policy)
+        self._queue = asyncio.Lock()
+        self._cleanup = Cleanup(self.state, context, self.hooks, self._queue, self._tasks)
+        self._restart_called_off_by = 0
+
+    @property
+    def name(self) -> str:
+        return self.state.name
+
+    @property
+    def spec(self) -> ProcessSpec:
+        return self.state.spec
+
+    @property
+    def record(self) -> Record:
+        return self.state.record
+
+    @property
+    def status(self) -> Status:
+        return self.state.record.status
+
+    @property
+    def live(self) -> bool:
+        """Whether it has an operating-system process now."""
+        return self.instance is not None
+
+    @property
+    def waits_for_restart(self) -> bool:
+        return self.restarter.is_due
+
+    @property
+    def restarts(self) -> int:
+        return self.restarter.policy.restarts
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a start was requested and has not ended, or a restart is due."""
+        return self.starts.is_pending or self.waits_for_restart
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What it waits for: `dependency`, `start-delay`, `start-pre`, `ready`, `restart`, `queue` or nothing."""
+        if self.status is Status.STARTING and self.live:
+            return Phase.READY.value
+        return self.starts.waiting_for(self.status, self.waits_for_restart, self.live)
+
+    def uptime(self) -> int:
+        """Microseconds that the present instance has run, or that the last one ran."""
+        return self.state.uptime()
+
+    def log_files(self) -> list[LogFile]:
+        """The log files of the process."""
+        return self.state.log_files()
+
+    async def until(self, reached: Callable[[Process], bool]) -> None:
+        """Returns when `reached(self)` is true; it is called again after each transition and each start or stop."""
+        while not reached(self):
+            await self.state.change()
+
+    def _report_failure(self, _: str, error: BaseException) -> None:
+        log.error("%s: %s", self.name, error, exc_info=None if isinstance(error, Problem) else error)
+
+    def cancel_tasks(self) -> None:
+        """Ends all background work; the child, if any, goes on."""
+        self.restarter.cancel()
+        self._tasks.cancel()
+        if self.instance is not None:
+            self.instance.release()
+
+    # Start
 
     async def start(
         self, request: int | None = None, cause: Cause = MANUAL, check_first: bool = False, delayed: bool = False
@@ -41,13 +141,15 @@ class Process(InstanceLifecycle):
         """
         if self.live and self.status is not Status.STOPPING:
             return self._already()
-        if request is not None and (ran := self._job_started_since(request)) is not None:
+        if request is not None and self.spec.is_job and (ran := self.starts.begun_since(request)) is not None:
             await asyncio.shield(ran.outcome)
             return f"{self.name} has been started (pid {self.record.pid})"
-        with self._attempting(request, cause) as attempt:
+        with self.starts.attempting(request, cause) as attempt:
             wanted = self.record.wanted
-            self._want(True)
-            problem = await self._wait_to_start(attempt, delayed)
+            self.state.note(wanted=True)
+            problem = await self._dependency_problem(attempt)
+            if delayed and problem is None and self.spec.start_delay:
+                await attempt.delay(self._context.clock.sleep(self.spec.start_delay), self.until(_is_live))
             async with self._queue:
                 attempt.check()
                 if self.live:
@@ -58,120 +160,171 @@ class Process(InstanceLifecycle):
                     launch = await self._context.launch(self.spec, self.record.generation + 1)
                 except Problem as failure:
                     if check_first and isinstance(failure, Invalid):
-                        self._want(wanted)
+                        self.state.note(wanted=wanted)
                     else:
-                        self._fail_by_request(failure, cause)
+                        self._fail_before_spawn(failure.message, cause)
                     raise
                 attempt.check()
                 if cause.trigger != "dependency":
-                    self.policy.reset()
-                self._want(True)
+                    self.restarter.reset()
+                self.state.note(wanted=True)
                 await self._begin(launch, attempt)
             await asyncio.shield(attempt.outcome)
         return f"{self.name} has been started (pid {self.record.pid})"
 
-    async def _wait_to_start(self, attempt: StartAttempt, delayed: bool) -> Problem | None:
-        """Waits for the dependencies, then for `start-delay`; returns why the dependencies are not up.
+    async def _dependency_problem(self, attempt: StartAttempt) -> Problem | None:
+        if not self.spec.depends_on:
+            return None
+        return await attempt.dependency_problem(self._start_dependencies(self.name, attempt.request))
 
-        Raises `Failed` if called off.
+    def _already(self) -> str:
+        return f"{self.name} is already {self.status.value} (pid {self.record.pid})"
+
+    async def _begin(self, launch: Launch, attempt: StartAttempt) -> None:
+        """Starts a child; `attempt.outcome` is whether it became a running process.
+
+        A spawn that has begun is completed, even where the caller is cancelled.
         """
-        problem = await self._dependency_problem(attempt)
-        if delayed and problem is None and self.spec.start_delay:
-            attempt.phase = Phase.START_DELAY
-            await attempt.unless_called_off(self._delay())
-            attempt.phase = Phase.QUEUE
-        return problem
-
-    async def _delay(self) -> None:
-        """Waits for `start-delay`; less if the process is started by name meanwhile."""
-        over = asyncio.ensure_future(self._context.clock.sleep(self.spec.start_delay))
-        started = asyncio.ensure_future(self.until(lambda state: state.live))
+        if self._context.closing:
+            raise Unavailable("pilothouse is stopping")
+        if self.retired:
+            raise NotFound(f"{self.name} is no longer configured", "PROCESS_NOT_FOUND")
+        await self.hooks.run_stop_post(attempt.request)
+        self.restarter.cancel()
+        self.starts.latest = attempt
+        attempt.phase = Phase.SPAWN
+        self.state.begin_generation(self.record.generation + 1, attempt.cause)
+        attempt.spawned = spawned = self._tasks.start(self._spawn_after_commit(launch, attempt))
         try:
-            await asyncio.wait({over, started}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            over.cancel()
-            started.cancel()
+            await asyncio.shield(spawned)
+        except asyncio.CancelledError:
+            await asyncio.wait({spawned})
+            raise
 
-    def _job_started_since(self, request: int) -> StartAttempt | None:
-        """The start of a job for `request` or a later one: it ran for a dependent, and one request runs it once."""
-        attempt = self.attempt
-        return attempt if self.spec.is_job and attempt is not None and attempt.request >= request else None
+    async def _spawn_after_commit(self, launch: Launch, attempt: StartAttempt) -> None:
+        """The intent is stored first, so that an instance without any other trace has its events."""
+        try:
+            await self._context.event_writer.stored_soon(self.name)
+            await self.hooks.run_start_pre(launch, attempt)
+            async with self._context.spawn_lock:
+                attempt.check()
+                self._spawn(launch, attempt)
+        except StartCalledOff as stopped:  # before the spawn
+            self.state.become(Status.STOPPING, wanted=False)
+            self.state.become(Status.STOPPED, end=self._context.clock.now())
+            attempt.fail(stopped.message)
+        except (HookFailed, SpawnFailed) as problem:
+            self._fail_to_start(str(problem))
+        except Exception as error:
+            log.exception("%s: unexpected error during a start", self.name)
+            if self.instance is not None:
+                self.instance.child.send(signal.SIGKILL)
+            elif self.status is Status.STARTING:
+                self._fail_to_start(str(error))
+        if self.instance is not None:
+            self.instance.follow_start()
 
-    def _fail_by_request(self, failure: Problem, cause: Cause) -> None:
-        if cause.trigger != "dependency":
-            self.policy.reset()
-        self._fail_before_spawn(failure.message, cause)
+    def _spawn(self, launch: Launch, attempt: StartAttempt) -> None:
+        """Raises `SpawnFailed`."""
+        sizes = log_sizes(self.log_files())
+        instance = ProcessInstance.spawn(self._context, self, self.spec, launch)
+        attempt.phase = Phase.READY
+        self.follow(instance, self._context.clock.now())
+        self._context.on_log_marks(sizes, self.record, False)
+
+    def follow(self, instance: ProcessInstance, start: int) -> None:
+        """The process has this instance from now on, which started at `start` (in microseconds since 1970)."""
+        self.instance = instance
+        self.state.on_spawned(instance.child.identity, instance.since, start)
+        instance.watch()
+        self._context.on_logs_opened(self.log_files())
+
+    def _fail_before_spawn(self, reason: str, cause: Cause) -> None:
+        """A start failed before there was anything to spawn: a dependency, a missing directory."""
+        if cause.trigger not in ("dependency", _RESTART.trigger):
+            self.restarter.reset()
+        if self.live or self.retired or self._context.closing:
+            return
+        self.restarter.cancel()
+        self.starts.latest = None
+        self.state.begin_generation(self.record.generation + 1, cause)
+        self._fail_to_start(reason)
+
+    def _fail_to_start(self, reason: str, **facts: Any) -> None:
+        self.state.fail_to_start(reason, facts)
+        if self.starts.latest is not None:
+            self.starts.latest.fail(f"{self.name} failed to start: {reason}")
+        self.restarter.schedule_if_due()
+        self._on_failed()
+
+    async def _restart_by_policy(self, due: asyncio.Task[Any] | None, problem: Problem | None) -> None:
+        """The restart is due, and the dependencies are up or `problem` is why not."""
+        async with self._queue:
+            try:
+                if problem is not None:
+                    raise problem
+                launch = await self._context.launch(self.spec, self.record.generation + 1)
+            except Problem as failure:
+                if self.restarter.take(due):
+                    self._fail_before_spawn(failure.message, _RESTART)
+                return
+            if self.restarter.take(due):
+                self.restarter.policy.restarts += 1
+                await self._begin(launch, StartAttempt(self.name, next_request(), _RESTART))
+
+    # Stop, restart, signal, retire
 
     async def stop(self, request: int | None = None) -> str:
         """Returns what was done, once it is gone. Calls off all starts that were requested before. Raises `Failed`."""
         request = next_request() if request is None else request
         self.call_off(request)
-        self._want(False)
+        self.state.note(wanted=False)
         async with self._queue:
             waited = self.call_off(request)  # a start that was before us in the queue may have ended already
-            self._want(False)
-            if not self.live:
+            self.state.note(wanted=False)
+            if self.instance is None:
                 return f"{self.name} {'will not be restarted' if waited else 'is not running'}"
             pid = self.record.pid
-            await self._end(wanted=False, request=request)
+            await self._end(self.instance, wanted=False, request=request)
         return f"{self.name} has been stopped (pid {pid})"
 
     def call_off(self, request: int) -> bool:
         """Calls off the starts that were requested before `request`; returns whether it cancelled a restart."""
         if self.live or self.is_pending:
-            self._want(False)
-        self._called_off_before = max(self._called_off_before, request)
+            self.state.note(wanted=False)
         self.hooks.call_off(request)
-        for attempt in self._attempts:
-            if attempt.request < request:
-                attempt.call_off()
-        if self.policy.cancel():
+        if self.restarter.cancel():
             self._restart_called_off_by = request
-        self._wake_watchers()
+        self.starts.call_off(request)
         return self._restart_called_off_by == request
 
     async def restart(self, request: int | None = None, cause: Cause = MANUAL) -> str:
         """Stops the process if it is live, then starts it; as `start` with `check_first`, and `stop`."""
-        with self._attempting(request, cause) as attempt:
+        with self.starts.attempting(request, cause) as attempt:
             wanted = self.record.wanted
-            self._want(True)
+            self.state.note(wanted=True)
             problem = await self._dependency_problem(attempt)
             async with self._queue:
                 attempt.check()
                 if problem is not None:
-                    self._fail_by_request(problem, cause)
+                    self._fail_before_spawn(problem.message, cause)
                     raise problem
                 try:
                     launch = await self._context.launch(self.spec, self.record.generation + 1)
                 except Invalid:
-                    self._want(wanted)
+                    self.state.note(wanted=wanted)
                     raise
                 attempt.check()
-                self.policy.reset()
-                self._want(True)
+                self.restarter.reset()
+                self.state.note(wanted=True)
                 old = self.record.pid if self.live else None
-                if self.live:
-                    await self._end(wanted=True, request=attempt.request)
-                    attempt.check()
-                await self._begin(launch, attempt)
+                await self._begin_anew(launch, attempt)
             await asyncio.shield(attempt.outcome)
         return f"{self.name} has been restarted (pid {self.record.pid}{f', was {old}' if old else ''})"
 
-    def send(self, number: signal.Signals, to_group: bool = False) -> str:
-        """Sends a signal to the main process, or to its whole group. Raises `Conflict` where it does not run."""
-        if self.instance is None:
-            raise Conflict(f"{self.name} is not running ({self.status.value})", "PROCESS_NOT_RUNNING")
-        child = self.instance.child
-        if to_group:
-            child.send(number)
-        else:
-            child.send_to_main(number)
-        log.info("%s: %s sent to pid %d%s", self.name, number.name, child.pid, " and its group" if to_group else "")
-        return f"{number.name} has been sent to {self.name} (pid {child.pid})"
-
     async def restart_if_running(self) -> str:
         """Restarts the process if it is live and wanted: its spec has changed."""
-        with self._attempting(None, Cause("restart")) as attempt:
+        with self.starts.attempting(None, _RESTART) as attempt:
             if problem := await self._dependency_problem(attempt):
                 raise problem
             async with self._queue:
@@ -181,115 +334,29 @@ class Process(InstanceLifecycle):
                 attempt.check()
                 if not self.live:
                     return f"{self.name} is not running"
-                await self._end(wanted=True, request=attempt.request)
-                attempt.check()
-                await self._begin(launch, attempt)
+                await self._begin_anew(launch, attempt)
             await asyncio.shield(attempt.outcome)
         return f"{self.name} has been restarted (pid {self.record.pid})"
 
-    @contextlib.contextmanager
-    def _attempting(self, request: int | None, cause: Cause) -> Iterator[StartAttempt]:
-        attempt = StartAttempt(self.name, next_request() if request is None else request, cause)
-        if self.is_called_off(attempt.request):
-            attempt.call_off()
-        attempt.check()
-        self._attempts.append(attempt)
-        try:
-            yield attempt
-        finally:
-            self._attempts.remove(attempt)
-            self._wake_watchers()
-
-    async def _dependency_problem(self, attempt: StartAttempt) -> Problem | None:
-        """Starts the dependencies and waits for them; returns why they are not up. Raises `Failed` if called off."""
-        if not self.spec.depends_on:
-            return None
-        attempt.phase = Phase.DEPENDENCY
-        try:
-            await attempt.unless_called_off(self._start_dependencies(self.name, attempt.request))
-        except StartCalledOff:
-            raise
-        except Problem as problem:
+    async def _begin_anew(self, launch: Launch, attempt: StartAttempt) -> None:
+        """Stops the present instance, if there is one, and begins another."""
+        if self.instance is not None:
+            await self._end(self.instance, wanted=True, request=attempt.request)
             attempt.check()
-            return problem
-        attempt.phase = Phase.QUEUE
-        return None
+        await self._begin(launch, attempt)
 
-    def _already(self) -> str:
-        return f"{self.name} is already {self.status.value} (pid {self.record.pid})"
+    def send(self, number: signal.Signals, to_group: bool = False) -> str:
+        """Sends a signal to the main process, or to its whole group. Raises `Conflict` where it does not run."""
+        if self.instance is None:
+            raise Conflict(f"{self.name} is not running ({self.status.value})", "PROCESS_NOT_RUNNING")
+        self.instance.send(number, to_group)
+        return f"{number.name} has been sent to {self.name} (pid {self.instance.child.pid})"
 
     def take_over(self, spec: ProcessSpec) -> None:
         """A reload has changed its configuration."""
-        self.spec = spec
-        self.limit_runtime()
-
-    # Adoption
-
-    def adopt(self, child: Child, record: Record, generation: int, variables: Mapping[str, str] | None) -> None:
-        """Takes over a child that an earlier run of the server started; `variables` are those of its `env-file`."""
-        self.record = record
-        if generation != record.generation and self.status not in IDLE:
-            self.mark_unknown()
-        if self.status in IDLE:  # its start could not be stored
-            self._begin_generation(generation)
-        since = child.identity.start_ticks / ticks_per_second()
-        age = self._context.clock.since_boot() - since
-        known = self.record.start if self.record.pid == child.pid else None
-        launch = self._adopted_launch(generation, variables)
-        instance = ProcessInstance(self._context, self.spec, launch, child, since)
-        if self.spec.notifies:
-            try:
-                instance.notifications = NotifySocket(self._context.server_id, self.name, launch.uid)
-            except OSError as error:
-                log.error("%s: its socket for notifications cannot be bound: %s", self.name, error.strerror)
-        self._on_spawned(instance, known or self._context.clock.now() - int(age * 1_000_000))
-        log.info("%s: adopted (pid %d, %s)", self.name, child.pid, self.status.value)
-        if self.status is Status.STARTING:
-            self._on_executing(instance)
-        elif self.status is Status.STOPPING:
-            self._background(self._finish_stopping())
-        else:
-            self._watch(instance)
-
-    def _adopted_launch(self, generation: int, variables: Mapping[str, str] | None) -> Launch:
-        """As it would be launched now, for its probes; without its user and directory where those are gone."""
-        try:
-            return self._context.adopted_launch(self.spec, generation, variables)
-        except Invalid:
-            tag = self._context.tag(self.name, generation)
-            return Launch(self.spec.argv, {**self._context.environment, TAG_VARIABLE: tag})
-
-    async def _finish_stopping(self) -> None:
-        async with self._queue:
-            if self.instance is None or self.status is not Status.STOPPING:
-                return
-            limit = self.spec.max_runtime
-            is_over = self.record.wanted and limit is not None and self.instance.uptime() >= limit * 1_000_000
-            if is_over:
-                self._abort_at_limit(self.instance)
-            await self._end(self.record.wanted, next_request())
-            if is_over:
-                self._after_limit()
-
-    def mark_unknown(self) -> None:
-        """It ended while no server was watching it."""
-        now = self._context.clock.now()
-        self._become(Status.UNKNOWN, end=now, exit_code=None, uptime=max(0, now - (self.record.start or now)))
-        if self.record.pid is not None:
-            self._context.on_log_marks(log_sizes(self.log_files()), self.record, True)
-        log.warning("%s: ended while no server was running (pid %s)", self.name, self.record.pid)
-
-    def mark_unstored(self, generation: int) -> None:
-        """An earlier run of the server started this generation and was killed before it could store the start."""
-        if self.status not in IDLE:
-            self.mark_unknown()
-        self._begin_generation(generation)
-        self.mark_unknown()
-
-    def resume(self) -> None:
-        """Schedules the restart that the last end, known or not, calls for."""
-        if self.status in ENDED and not self.live and not self.waits_for_restart:
-            self._restart_if_due()
+        self.state.spec = spec
+        if self.instance is not None:
+            self.instance.take_over(spec)
 
     async def retire(self) -> str:
         """Stops the process and deletes its record, but not its history: it is no longer configured."""
@@ -298,8 +365,130 @@ class Process(InstanceLifecycle):
             return await self.stop()
         finally:
             self.cancel_tasks()
-            for path in self.spec.captured_files:  # they are kept for some time from now on
-                with contextlib.suppress(OSError):
-                    os.utime(path)
+            self.state.touch_logs()
             if not self.live:
                 self._context.event_writer.forget(self.name)
+
+    async def _end(self, instance: ProcessInstance, wanted: bool, request: int) -> None:
+        """Stops the instance; returns when it and what it left running are gone. Raises `Failed`.
+
+        `request` is the number of the request that stops it: a later stop ends the hooks of this one.
+        """
+        instance.is_ending = True
+        if self.status is not Status.STOPPING:
+            self.state.become(Status.STOPPING, wanted=wanted)
+        if self.starts.latest is not None:
+            self.starts.latest.fail(f"{self.name} was stopped while it was starting")
+        self.hooks.call_off(request, START_POST)
+        end = self._context.clock.since_boot() + instance.spec.stop_timeout
+        await self.hooks.run_stop_pre(instance, request)
+        await instance.end(end)
+        await self.hooks.run_stop_post(request)
+
+    def finish_stopping(self, instance: ProcessInstance) -> None:
+        """The instance was being stopped when an earlier run of the server ended."""
+        instance.is_ending = True
+        self._tasks.start(self._finish_stopping(instance))
+
+    async def _finish_stopping(self, instance: ProcessInstance) -> None:
+        async with self._queue:
+            if not instance.has_ended:
+                if self.record.wanted and instance.is_over_runtime():
+                    await self._end_over_runtime(instance)
+                else:
+                    await self._end(instance, self.record.wanted, next_request())
+
+    # What the instance reports
+
+    def on_running(self, instance: ProcessInstance) -> None:
+        self._mark_running()
+        self.hooks.start_post(instance, self.starts.latest)
+
+    def _mark_running(self) -> None:
+        self.state.become(Status.RUNNING)
+        if self.starts.latest is not None:
+            self.starts.latest.succeed()
+
+    def on_health(self, instance: ProcessInstance, healthy: bool) -> None:
+        status = Status.HEALTHY if healthy else Status.UNHEALTHY
+        if self.status is not status:
+            self.state.become(status)
+        check = instance.spec.health_check
+        if not healthy and check is not None and check.on_unhealthy is OnUnhealthy.RESTART:
+            self._tasks.start(self._replace(instance, Status.UNHEALTHY))
+
+    def on_fault(self, instance: ProcessInstance, fault: Fault) -> None:
+        if fault is Fault.NOT_READY:
+            self._tasks.start(self._end_unready(instance))
+        elif fault is Fault.RUNTIME:
+            self._tasks.start(self._end_at_limit(instance))
+        elif fault is Fault.MEMORY and not self.spec.is_job:
+            self._tasks.start(self._replace(instance))
+        else:
+            self._tasks.start(instance.abort(signal.SIGABRT if fault is Fault.WATCHDOG else self.spec.stop_signal))
+
+    def on_exit(self, instance: ProcessInstance, exit: Exit | None) -> None:
+        facts = self.state.on_exited(instance.spec, None if exit is None else exit.exit_code)
+        self.instance = None
+        self.hooks.on_exit(instance)
+        if self.status is Status.STOPPING:
+            self.state.become(Status.ABORTED if instance.killed or instance.is_aborted else Status.STOPPED, **facts)
+            return
+        self._cleanup.after_exit(instance)
+        if self.status is Status.STARTING and exit is not None:
+            if not instance.did_start(exit):
+                self._fail_to_start(instance.start_failure(exit), **facts)
+                self._cleanup.add_chain_error(instance, exit)
+                return
+            self._mark_running()
+        ended = status_after_exit(exit, instance.spec.success_exit_codes)
+        self.state.become(Status.ABORTED if instance.is_aborted else ended, **facts)
+        self.restarter.schedule_if_due()
+        if restarts(Restart.ON_FAILURE, self.status):
+            self._on_failed()
+
+    def _on_failed(self) -> None:
+        """It has failed, and a restart is due or not: posts the notice of a final failure, and runs `on-failure`."""
+        is_final = not self.waits_for_restart
+        if is_final and self.record.wanted:
+            self.state.post_failure()
+        self.hooks.on_failure(is_final)
+
+    async def _end_unready(self, instance: ProcessInstance) -> None:
+        async with self._queue:
+            await instance.end_unready()
+
+    async def _end_at_limit(self, instance: ProcessInstance) -> None:
+        """Ends an instance that has run for `max-runtime`, unless a reload has raised the limit meanwhile."""
+        async with self._queue:
+            if not instance.has_ended and instance.is_over_runtime():
+                if self.status is not Status.STOPPING:
+                    limit = self.spec.max_runtime
+                    self.state.post("process.runtime_exceeded", f"{self.name} has run for {limit:g} s and is stopped")
+                await self._end_over_runtime(instance)
+
+    async def _end_over_runtime(self, instance: ProcessInstance) -> None:
+        """Ends it; unless an operator has stopped it meanwhile, its policy decides about a restart."""
+        instance.is_aborted = True
+        self._context.runs.judge(self.name, "timeout")
+        await self._end(instance, self.record.wanted, next_request())
+        if self.record.wanted and self.status is Status.ABORTED:
+            self.restarter.schedule_if_due()
+            self._on_failed()
+
+    async def _replace(self, instance: ProcessInstance, only: Status | None = None) -> None:
+        """Restarts an instance, within the same limit and with the same delays as one that crashed.
+
+        With `only` it does nothing where the status is another one by then.
+        """
+        async with self._queue:
+            if instance.is_up and only in (None, self.status):
+                await self._end(instance, wanted=True, request=next_request())
+                if self.record.wanted and not self._context.closing:
+                    self.restarter.schedule()
+                    if not self.waits_for_restart:
+                        self._on_failed()
+
+
+def _is_live(process: Process) -> bool:
+    return process.live

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from models.supervision.process import ProcessSpec
+from models.errors import Problem
+from models.supervision.process import ENDED, ProcessSpec, forbids_restart, restarts
+from supervisor.processes.attempts import next_request
+from supervisor.processes.context import SupervisionContext
+from supervisor.processes.state import ProcessState
+from supervisor.scheduling import BackgroundTasks
+
+log = logging.getLogger("supervision")
 
 
 class RestartPolicy:
-    """The restarts of one process since an operator last started it, and the one that waits for its delay."""
+    """The restarts of one process since an operator last started it."""
 
     def __init__(self) -> None:
         self.restarts = 0
         self._attempt = 0
         self._at: deque[float] = deque()
-        self._due: asyncio.Task[None] | None = None
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the process waits for its restart."""
-        return self._due is not None
 
     def next_delay(self, spec: ProcessSpec, uptime: float, now: float) -> float | None:
         """Seconds until the next restart, or None where `restart-limit` is reached.
@@ -40,17 +43,101 @@ class RestartPolicy:
         self._attempt += 1
         return delay(spec, self._attempt - 1, random.random())
 
-    def schedule(self, restart: asyncio.Task[None]) -> None:
-        """`restart` is a task that waits for the delay and then restarts the process."""
-        self._due = restart
+    def reset(self) -> None:
+        """An operator starts the process: earlier restarts do not count."""
+        self._attempt = 0
+        self._at.clear()
 
-    def holds(self, restart: asyncio.Task[Any] | None) -> bool:
-        """Whether that restart is still the one that is due."""
-        return self._due is restart
 
-    def release(self, restart: asyncio.Task[Any] | None) -> None:
-        """That restart has begun or has failed: it is no longer due."""
-        if self._due is restart:
+class Restarter:
+    """Restarts one process that has ended by itself, when its policy says so; at most one restart is due."""
+
+    def __init__(
+        self,
+        state: ProcessState,
+        context: SupervisionContext,
+        tasks: BackgroundTasks,
+        start_dependencies: Callable[[str, int], Awaitable[None]],
+        restart: Callable[[asyncio.Task[Any] | None, Problem | None], Awaitable[None]],
+    ) -> None:
+        """`restart` is called with the restart that is due, which it takes, and why the dependencies are not up."""
+        self.policy = RestartPolicy()
+        self._state = state
+        self._context = context
+        self._tasks = tasks
+        self._start_dependencies = start_dependencies
+        self._restart = restart
+        self._due: asyncio.Task[None] | None = None
+        self._at: int | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the process waits for its restart."""
+        return self._due is not None
+
+    @property
+    def next_restart(self) -> int | None:
+        """When the restart that is due happens, in microseconds since 1970."""
+        return self._at if self.is_due else None
+
+    def resume(self) -> None:
+        """At the start of the server: schedules the restart that the last end, known or not, calls for."""
+        if self._state.status in ENDED and not self._state.is_live and not self.is_due:
+            self.schedule_if_due()
+
+    def schedule_if_due(self) -> None:
+        """Schedules the restart that the end of the last instance calls for."""
+        state, spec = self._state, self._state.spec
+        if not state.record.wanted or self._context.closing or not restarts(spec.restart, state.status):
+            return
+        if forbids_restart(spec, state.status, state.record.exit_code):
+            log.info("%s: not restarted: no-restart-exit-codes lists how it ended", state.name)
+            return
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Schedules a restart, unless the limit of restarts is reached."""
+        state, spec, clock = self._state, self._state.spec, self._context.clock
+        seconds = self.policy.next_delay(spec, state.record.uptime / 1_000_000, clock.since_boot())
+        if seconds is None:
+            log.error(
+                "%s: restart limit reached (%d restarts within %g s): it stays %s",
+                state.name, spec.restart_limit, spec.restart_window, state.status.value,
+            )  # fmt: skip
+            state.note(wanted=False)  # the next start of the server does not restart it either
+            state.post(
+                "process.gave_up",
+                f"{state.name} is not restarted again: {spec.restart_limit} restarts within "
+                f"{spec.restart_window:g} s; it stays {state.status.value}",
+            )
+            return
+        self._due = self._tasks.start(self._restart_after(seconds))
+        self._at = clock.now() + int(seconds * 1_000_000)
+
+    async def _restart_after(self, seconds: float) -> None:
+        due = asyncio.current_task()
+        try:
+            if seconds:
+                log.info("%s: restart in %.1f s", self._state.name, seconds)
+                await self._context.clock.sleep(seconds)
+            problem: Problem | None = None
+            try:
+                await self._start_dependencies(self._state.name, next_request())
+            except Problem as failure:
+                problem = failure
+            await self._restart(due, problem)
+        finally:
+            self._release(due)
+
+    def take(self, due: asyncio.Task[Any] | None) -> bool:
+        """Whether that restart is still due, and the process may start; it is no longer due then."""
+        if self._due is not due or self._state.is_live or self._context.closing:
+            return False
+        self._due = None
+        return True
+
+    def _release(self, due: asyncio.Task[Any] | None) -> None:
+        if self._due is due:
             self._due = None
 
     def cancel(self) -> bool:
@@ -63,8 +150,7 @@ class RestartPolicy:
     def reset(self) -> None:
         """An operator starts the process: no restart is due, and earlier restarts do not count."""
         self.cancel()
-        self._attempt = 0
-        self._at.clear()
+        self.policy.reset()
 
 
 def delay(spec: ProcessSpec, attempt: int, chance: float) -> float:

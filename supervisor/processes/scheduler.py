@@ -17,9 +17,9 @@ from models.json_format import rfc3339
 from models.supervision import runs
 from models.supervision.runs import Cause, ScheduleState
 from models.supervision.schedule import SECOND, Due, Overlap, Schedule, usable, zone, zone_name
+from supervisor.processes.attempts import StartCalledOff, next_request
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.fleet import Fleet
-from supervisor.processes.instance import StartCalledOff, next_request
 from supervisor.processes.process import Process
 from supervisor.scheduling import BackgroundTasks, yield_to_loop
 
@@ -268,7 +268,7 @@ class Scheduler:
 
     @staticmethod
     def _has_queued(entry: Entry) -> bool:
-        return entry.queued is not None and not entry.process.is_called_off(entry.queued)
+        return entry.queued is not None and not entry.process.starts.is_called_off(entry.queued)
 
     def _start_queued(self, entry: Entry, instant: int) -> None:
         entry.queued = next_request()
@@ -311,7 +311,7 @@ class Scheduler:
     async def _start_after(self, entry: Entry, instant: int, request: int) -> None:
         """Starts it when the run before is over, unless a stop or a pause comes first."""
         process = entry.process
-        await process.until(lambda state: state.is_called_off(request) or not (state.live or state.is_pending))
+        await process.until(lambda state: state.starts.is_called_off(request) or not (state.live or state.is_pending))
         if entry.queued == request:
             entry.queued = None
         is_replaced = self._entries.get(process.name) is not entry
@@ -321,7 +321,7 @@ class Scheduler:
 
     async def _start_unless_stopped(self, entry: Entry, instant: int, request: int) -> None:
         """Starts the process unless it was stopped after `request`."""
-        if entry.state.paused or entry.process.is_called_off(request):
+        if entry.state.paused or entry.process.starts.is_called_off(request):
             self._skip(entry, instant, _STOPPED)
         else:
             await self._start(entry, instant)

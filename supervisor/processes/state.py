@@ -1,6 +1,6 @@
-"""What is known of one process: its record, its status and the legal transitions.
+"""What is known of one process: its spec, its record, and the transitions of its status.
 
-`ProcessState._become` is the only place where a status changes.
+`ProcessState.become` is the only place where a status changes.
 """
 
 from __future__ import annotations
@@ -8,19 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+import os
+from collections.abc import Mapping
 from typing import Any
 
-from models.errors import Problem
-from models.supervision.process import ENDED, TRANSITIONS, TROUBLE, ProcessSpec, Status
+from models.supervision.process import ENDED, IDLE, TRANSITIONS, TROUBLE, ProcessSpec, Status
 from models.supervision.record import Record
 from models.supervision.runs import Cause
+from supervisor.children.proc import Identity
 from supervisor.processes.context import SupervisionContext
-from supervisor.processes.hooks import Hooks
-from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt
-from supervisor.processes.log_files import LogFile
-from supervisor.processes.restart_policy import RestartPolicy
-from supervisor.scheduling import BackgroundTasks
+from supervisor.processes.log_files import LogFile, log_sizes
 
 log = logging.getLogger("supervision")
 
@@ -39,27 +36,14 @@ class IllegalTransition(Exception):
 
 
 class ProcessState:
-    """What is known of a process, its transitions and its background tasks."""
+    """The record of a process. Each change is stored; each change of the status is an event and wakes who waits."""
 
     def __init__(self, spec: ProcessSpec, context: SupervisionContext, record: Record | None = None) -> None:
         self.spec = spec
         self.record = record or Record(spec.name)
-        self.instance: ProcessInstance | None = None
-        self.retired = False
-        """Whether it is no longer configured, and only to be stopped."""
-        self.attempt: StartAttempt | None = None
-        """The attempt that began last."""
-        self.hooks = Hooks(spec.name, context)
-        self.policy = RestartPolicy()
-        self.next_restart: int | None = None
-        """When the restart that is due happens, in microseconds since 1970."""
         self._context = context
-        self._attempts: list[StartAttempt] = []
-        self._announced = 0
-        self._called_off_before = 0
-        self._restart_called_off_by = 0
-        self._tasks = BackgroundTasks(self._report_failure)
-        self._watchers: set[asyncio.Future[None]] = set()
+        self._since: float | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
 
     @property
     def name(self) -> str:
@@ -68,38 +52,6 @@ class ProcessState:
     @property
     def status(self) -> Status:
         return self.record.status
-
-    @property
-    def live(self) -> bool:
-        """Whether it has an operating-system process now."""
-        return self.instance is not None
-
-    @property
-    def waits_for_restart(self) -> bool:
-        return self.policy.is_due
-
-    @property
-    def restarts(self) -> int:
-        return self.policy.restarts
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether a start was requested and has not ended, or a restart is due."""
-        return bool(self._attempts) or self._announced > 0 or self.waits_for_restart
-
-    @property
-    def waiting_for(self) -> str | None:
-        """What it waits for: `dependency`, `start-delay`, `start-pre`, `ready`, `restart`, `queue` or nothing."""
-        if self.status is Status.STARTING and self.live:
-            return Phase.READY.value
-        if self.status is Status.STARTING and self.attempt is not None and self.attempt.phase is Phase.START_PRE:
-            return Phase.START_PRE.value
-        for phase in (Phase.DEPENDENCY, Phase.START_DELAY):
-            if any(attempt.phase is phase for attempt in self._attempts):
-                return str(phase.value)
-        if self.waits_for_restart:
-            return "restart"
-        return Phase.QUEUE.value if self.is_pending and not self.live else None
 
     @property
     def has_run(self) -> bool:
@@ -111,9 +63,16 @@ class ProcessState:
         """Whether its last run was in the present period and finished."""
         return self.has_run and self.status is Status.FINISHED
 
+    @property
+    def is_live(self) -> bool:
+        """Whether it has an operating-system process now."""
+        return self._since is not None
+
     def uptime(self) -> int:
         """Microseconds that the present instance has run, or that the last one ran."""
-        return self.record.uptime if self.instance is None else self.instance.uptime()
+        if self._since is None:
+            return self.record.uptime
+        return int((self._context.clock.since_boot() - self._since) * 1_000_000)
 
     def log_files(self, spec: ProcessSpec | None = None) -> list[LogFile]:
         """The log files of the process, or those of an instance with this spec."""
@@ -123,49 +82,9 @@ class ProcessState:
         paths = {path: None for path in (spec.stdout_logfile, spec.stderr_file) if path}
         return [LogFile(path, *spec.log_bounds(path), spec.name) for path in paths]
 
-    async def until(self, reached: Callable[[ProcessState], bool]) -> None:
-        """Returns when `reached(self)` is true; it is called again after each transition and each start or stop."""
-        while not reached(self):
-            change = asyncio.get_running_loop().create_future()
-            self._watchers.add(change)
-            try:
-                await change
-            finally:
-                self._watchers.discard(change)
+    # Changes
 
-    def is_called_off(self, request: int) -> bool:
-        """Whether a stop was requested after this request."""
-        return request < self._called_off_before
-
-    @contextlib.contextmanager
-    def announced(self) -> Iterator[None]:
-        """A group operation is going to start this process."""
-        self._announced += 1
-        try:
-            yield
-        finally:
-            self._announced -= 1
-            self._wake_watchers()
-
-    def _want(self, wanted: bool) -> None:
-        if self.record.wanted != wanted:
-            self.record = self.record._replace(wanted=wanted)
-            self._context.event_writer.note(self.record)
-
-    def hold(self, is_held: bool) -> None:
-        """Whether an operator stopped it: no schedule starts it as a dependency then."""
-        if self.record.held != is_held:
-            self.record = self.record._replace(held=is_held)
-            self._context.event_writer.note(self.record)
-
-    def _begin_generation(self, generation: int, cause: Cause = UNKNOWN_CAUSE) -> None:
-        """A new instance: `starting`, in the present period, with nothing known of it yet."""
-        period = self._context.period
-        self._become(Status.STARTING, wanted=True, generation=generation, period=period, held=False, **_NEW_INSTANCE)
-        if self.spec.has_runs:
-            self._context.runs.begin(self.record, cause)
-
-    def _become(self, status: Status, **facts: Any) -> None:
+    def become(self, status: Status, **facts: Any) -> None:
         """The one place where a status changes: along a legal transition, with exactly one event."""
         old = self.status
         if status not in TRANSITIONS[old]:
@@ -175,30 +94,98 @@ class ProcessState:
         self._context.runs.follow(self.record, old, self.spec)
         level = logging.WARNING if status in TROUBLE else logging.INFO
         log.log(level, "%s: %s -> %s%s", self.name, old.value, status.value, self._pid_and_exit_code())
-        self._wake_watchers()
+        self.wake_waiters()
 
-    def _wake_watchers(self) -> None:
-        for change in self._watchers:
+    def note(self, **facts: Any) -> None:
+        """Stores facts that are no change of the status."""
+        if any(getattr(self.record, name) != value for name, value in facts.items()):
+            self.record = self.record._replace(**facts)
+            self._context.event_writer.note(self.record)
+
+    def hold(self, is_held: bool) -> None:
+        """Whether an operator stopped it: no schedule starts it as a dependency then."""
+        self.note(held=is_held)
+
+    def begin_generation(self, generation: int, cause: Cause = UNKNOWN_CAUSE) -> None:
+        """A new instance: `starting`, in the present period, with nothing known of it yet."""
+        period = self._context.period
+        self.become(Status.STARTING, wanted=True, generation=generation, period=period, held=False, **_NEW_INSTANCE)
+        if self.spec.has_runs:
+            self._context.runs.begin(self.record, cause)
+
+    def on_spawned(self, identity: Identity, since: float, start: int) -> None:
+        """It has an operating-system process since `since` (in seconds since boot), which is `start` (since 1970)."""
+        self._since = since
+        self.note(pid=identity.pid, start_ticks=identity.start_ticks, boot_id=identity.boot_id, start=start)
+
+    def on_exited(self, spec: ProcessSpec, exit_code: int | None) -> dict[str, Any]:
+        """Its operating-system process, with this spec, has ended; returns the facts for the next `become`."""
+        facts: dict[str, Any] = {"end": self._context.clock.now(), "exit_code": exit_code, "uptime": self.uptime()}
+        self._since = None
+        self._context.on_log_marks(log_sizes(self.log_files(spec)), self.record._replace(**facts), True)
+        return facts
+
+    def fail_to_start(self, reason: str, facts: Mapping[str, Any]) -> None:
+        """Its start has failed: the event, the log line and the notice."""
+        self.become(Status.FAILED_TO_START, failed_log=reason, **facts)
+        log.error("%s: %s", self.name, reason)
+        first_line = reason.partition("\n")[0]
+        self.post("process.start_failed", f"{self.name} failed to start: {first_line}")
+
+    def mark_unknown(self) -> None:
+        """It ended while no server was watching it."""
+        now = self._context.clock.now()
+        self.become(Status.UNKNOWN, end=now, exit_code=None, uptime=max(0, now - (self.record.start or now)))
+        if self.record.pid is not None:
+            self._context.on_log_marks(log_sizes(self.log_files()), self.record, True)
+        log.warning("%s: ended while no server was running (pid %s)", self.name, self.record.pid)
+
+    def mark_unstored(self, generation: int) -> None:
+        """An earlier run of the server started this generation and was killed before it could store the start."""
+        if self.status not in IDLE:
+            self.mark_unknown()
+        self.begin_generation(generation)
+        self.mark_unknown()
+
+    def add_to_failed_log(self, record: Record, text: str) -> None:
+        """Adds to `failedErrorLog`, unless another instance has begun meanwhile."""
+        if self.record.generation == record.generation:
+            self.note(failed_log="\n".join(filter(None, (self.record.failed_log, text))))
+
+    def touch_logs(self) -> None:
+        """It is no longer configured: its captured logs are kept for some time from now on."""
+        for path in self.spec.captured_files:
+            with contextlib.suppress(OSError):
+                os.utime(path)
+
+    # Who waits for a change, and who is notified
+
+    async def change(self) -> None:
+        """Returns after the next transition, or after a start or stop has begun or ended."""
+        change = asyncio.get_running_loop().create_future()
+        self._waiters.add(change)
+        try:
+            await change
+        finally:
+            self._waiters.discard(change)
+
+    def wake_waiters(self) -> None:
+        for change in self._waiters:
             if not change.done():
                 change.set_result(None)
+
+    def post(self, notice: str, message: str) -> None:
+        """Posts a notice with the status and the exit code."""
+        facts = {"status": self.status.value, "exitCode": self.record.exit_code}
+        self._context.notices.post(notice, self.name, message, **facts)
+
+    def post_failure(self) -> None:
+        """Posts the notice of a failure after which it is not restarted. Failed starts have a notice of their own."""
+        if self.status in (Status.FAILED, Status.ABORTED):
+            code = "" if self.record.exit_code is None else f" (exit code {self.record.exit_code})"
+            self.post("process.failed", f"{self.name} has {self.status.value}{code}")
 
     def _pid_and_exit_code(self) -> str:
         if self.status in ENDED and self.record.exit_code is not None:
             return f" (pid {self.record.pid}, exit code {self.record.exit_code})"
         return f" (pid {self.record.pid})" if self.record.pid else ""
-
-    def _post(self, notice: str, message: str) -> None:
-        """Posts a notice with the status and the exit code."""
-        facts = {"status": self.status.value, "exitCode": self.record.exit_code}
-        self._context.notices.post(notice, self.name, message, **facts)
-
-    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tasks.start(work)
-
-    def _report_failure(self, _: str, error: BaseException) -> None:
-        log.error("%s: %s", self.name, error, exc_info=None if isinstance(error, Problem) else error)
-
-    def cancel_tasks(self) -> None:
-        """Ends all background work; the child, if any, goes on."""
-        self.policy.cancel()
-        self._tasks.cancel()

@@ -217,16 +217,16 @@ class MemoryLimits:
     async def check(self, executor: Executor | None = None) -> None:
         """Reports the memory of each running process that has a limit."""
         limited = [
-            (process, instance)
+            instance
             for process in self._processes
             if process.spec.max_memory is not None and process.status in UP and (instance := process.instance)
         ]
         if limited:
-            pids = [instance.child.pid for _, instance in limited]
+            pids = [instance.child.pid for instance in limited]
             loop = asyncio.get_running_loop()
             sizes = await loop.run_in_executor(executor, lambda: [tree_bytes(pid) for pid in pids])
-            for (process, instance), size in zip(limited, sizes, strict=True):
-                process.on_memory(instance, size)
+            for instance, size in zip(limited, sizes, strict=True):
+                instance.on_memory(size)
 
 
 def tree_bytes(pid: int) -> int:

@@ -14,8 +14,8 @@ from attrs import evolve
 from conftest import Answer, Serve, Server, tags_by_pid, wait_for
 
 from models.supervision.process import Dependency, ProcessSpec
+from supervisor.processes.attempts import StartCalledOff, next_request
 from supervisor.processes.fleet import Fleet
-from supervisor.processes.instance import StartCalledOff, next_request
 from supervisor.processes.process import Process
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def test_a_reload_that_changes_orders_meanwhile_leaves_out_no_process(reverse: b
     async def start(process: Process) -> str:
         seen.append(process.name)
         for other in fleet:
-            other.spec = evolve(other.spec, order=2 if other.name == "a" else 1)
+            other.state.spec = evolve(other.spec, order=2 if other.name == "a" else 1)
         return "done"
 
     results = asyncio.run(fleet.results(list(fleet), start, reverse))

@@ -6,16 +6,15 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock, call
 
 import changed_constants
 import pytest
 from conftest import Serve, Server, is_alive, wait_for
 
-from models.supervision.process import Kind, ProcessSpec, Size, Status
-from supervisor.processes.instance import ProcessInstance
-from supervisor.processes.process import Process
+from models.supervision.process import Kind, ProcessSpec, Size
+from supervisor.processes.instance import Fault, ProcessInstance
 from supervisor.processes.usage import tree_bytes
 
 BLOCK = "block = bytearray(40 * 1024 * 1024)"
@@ -120,16 +119,12 @@ def test_tree_bytes_is_positive_for_a_live_process_and_0_for_a_missing_one() -> 
     [([9, 9, 9], False), ([11, 9, 11, 9, 11], False), ([11, 11], True), ([9, 11, 11], True), ([10, 10], False)],
 )
 def test_only_consecutive_samples_above_max_memory_end_a_process(sizes: list[int], is_ended: bool) -> None:
-    ended: list[object] = []
-    instance = SimpleNamespace(rounds_above_memory=0, child=SimpleNamespace(pid=1))
-    process = SimpleNamespace(
-        name="p", spec=ProcessSpec("p", ("x",), type=Kind.SERVICE, max_memory=Size(10)), status=Status.RUNNING,
-        instance=instance, _context=SimpleNamespace(notices=SimpleNamespace(post=lambda *_, **__: None)),
-        _replace=lambda given: given, _background=ended.append,
-    )  # fmt: skip
+    listener, spec = Mock(), ProcessSpec("p", ("x",), type=Kind.SERVICE, max_memory=Size(10))
+    instance = ProcessInstance(Mock(), listener, spec, Mock(), Mock(), None, 0.0)
+    instance.is_running = True
     for size in sizes:
-        Process.on_memory(cast("Process", process), cast("ProcessInstance", instance), size)
-    assert ended == ([instance] if is_ended else [])
+        instance.on_memory(size)
+    assert listener.on_fault.mock_calls == ([call(instance, Fault.MEMORY)] if is_ended else [])
 
 
 @pytest.mark.parametrize(

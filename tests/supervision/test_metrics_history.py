@@ -165,7 +165,7 @@ def test_a_sample_uses_a_thread_only_if_a_process_is_live(leader: subprocess.Pop
     clock = Clock()
     web = Process(ProcessSpec("web", ("x",)), Mock(), Mock())
     if is_live:
-        web.instance, web.record = Mock(), Record("web", pid=leader.pid)
+        web.instance, web.state.record = Mock(), Record("web", pid=leader.pid)
     history = MetricsHistory([web], Meter(clock), clock, lambda: Metrics())
 
     async def work(executor: ThreadPoolExecutor) -> None:

@@ -78,7 +78,9 @@ class Supervision:
     async def until(self, name: str, status: Status, generation: int | None = None) -> None:
         process = self.services.supervision.fleet.get(name)
         await process.until(
-            lambda one: one.status is status and not one._attempts and generation in (None, one.record.generation)
+            lambda one: (
+                one.status is status and not one.starts.is_pending and generation in (None, one.record.generation)
+            )
         )
 
     async def runs(self, name: str = "job") -> list[Run]:
