@@ -93,7 +93,7 @@ def _take_over(
     instance = ProcessInstance.adopted(context, process, process.spec, launch, child)
     known = state.record.start if state.record.pid == child.pid else None
     process.follow(instance, known or clock.now() - instance.uptime())
-    log.info("%s: adopted (pid %d, %s)", process.name, child.pid, state.status.value)
+    state.log_adoption()
     if state.status is Status.STARTING:
         instance.follow_start()
     elif state.status is Status.STOPPING:

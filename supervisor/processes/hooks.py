@@ -27,7 +27,7 @@ from supervisor.processes.notify import SOCKET_VARIABLE, WATCHDOG_VARIABLE
 from supervisor.processes.state import ProcessState
 from supervisor.scheduling import BackgroundTasks
 
-log = logging.getLogger("hooks")
+log = logging.getLogger("supervision")
 
 _MAX_WAITING_ACTIONS = 2
 START_PRE, START_POST, STOP_PRE, STOP_POST, ON_FAILURE = (

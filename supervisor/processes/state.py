@@ -118,6 +118,9 @@ class ProcessState:
         self._since = since
         self.note(pid=identity.pid, start_ticks=identity.start_ticks, boot_id=identity.boot_id, start=start)
 
+    def log_adoption(self) -> None:
+        log.info("%s: adopted (pid %d, %s)", self.name, self.record.pid, self.status.value)
+
     def on_exited(self, spec: ProcessSpec, exit_code: int | None) -> dict[str, Any]:
         """Its operating-system process, with this spec, has ended; returns the facts for the next `become`."""
         facts: dict[str, Any] = {"end": self._context.clock.now(), "exit_code": exit_code, "uptime": self.uptime()}
