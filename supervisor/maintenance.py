@@ -16,7 +16,7 @@ from models.supervision.tables import database
 from models.tracker.tables import reports
 from supervisor.children.orphans import Orphans
 from supervisor.processes.event_writer import EventWriter
-from supervisor.processes.log_growth import LogGrowth
+from supervisor.processes.logs.growth import LogGrowth
 from supervisor.processes.usage import MemoryLimits
 
 log = logging.getLogger("server")

@@ -24,8 +24,8 @@ from models.supervision.process import Status
 from supervisor import host
 from supervisor.processes.fleet import Reload
 from supervisor.processes.group_calls import Outcome
-from supervisor.processes.health import HealthReport
-from supervisor.processes.process import Process
+from supervisor.processes.process.health import HealthReport
+from supervisor.processes.process.process import Process
 
 Length = NewType("Length", int)
 """Microseconds; in JSON an ISO 8601 duration, hours the largest unit."""

@@ -8,7 +8,7 @@ from handlers.http.serializers import Int32, copied, instant
 from models.json_format import Instant, http_message
 from models.supervision.process import Status
 from models.supervision.runs import Outcome, Run, Trigger
-from supervisor.processes.process import Process
+from supervisor.processes.process.process import Process
 from supervisor.processes.scheduler import ScheduleReport
 from supervisor.processes.usage import Usage
 

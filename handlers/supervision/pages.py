@@ -34,7 +34,7 @@ from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
 from models.supervision.runs import Outcome
 from supervisor import host
 from supervisor.processes import group_calls
-from supervisor.processes.process import Process
+from supervisor.processes.process.process import Process
 
 _MAX_TIMELINE_EVENTS = 15
 _MAX_RUNS = 10

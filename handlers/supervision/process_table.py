@@ -17,8 +17,8 @@ from handlers.web.table import TableQuery, page_of
 from models.json_format import rfc3339
 from models.supervision.process import STATUSES, TROUBLE, Status
 from supervisor import host
-from supervisor.processes.health import HealthReport, Prober
-from supervisor.processes.process import Process
+from supervisor.processes.process.health import HealthReport, Prober
+from supervisor.processes.process.process import Process
 from supervisor.processes.usage import Meter, Usage
 
 _PLACEHOLDER = b"\0"

@@ -26,8 +26,8 @@ from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
 from supervisor.processes import group_calls
 from supervisor.processes.fleet import Fleet
-from supervisor.processes.log_files import LogFile, tail
-from supervisor.processes.process import Process
+from supervisor.processes.logs.files import LogFile, tail
+from supervisor.processes.process.process import Process
 
 _DOWNLOAD_PARAMETERS = tuple(
     evolve(choice(name, about, ["true", "false"], "false"), is_rest_only=True)

@@ -22,7 +22,7 @@ from models.paging import whole
 from models.supervision.events import Entry
 from models.supervision.notices import Notice
 from supervisor.processes.history import History
-from supervisor.processes.log_files import LogFile
+from supervisor.processes.logs.files import LogFile
 from supervisor.processes.service import Supervision
 
 log = logging.getLogger("http")

@@ -36,7 +36,7 @@ from models.json_format import json_object
 from models.paging import whole
 from models.supervision.log_marks import LogMark
 from supervisor import host
-from supervisor.processes.log_follower import Beginning, Chunk, Follower, read_cursor
+from supervisor.processes.logs.follower import Beginning, Chunk, Follower, read_cursor
 from supervisor.services import Services
 
 MAX_TOPICS = 64

@@ -20,10 +20,10 @@ from supervisor.children import orphans
 from supervisor.children.child import Child
 from supervisor.children.orphans import TaggedProcess
 from supervisor.children.proc import Identity
-from supervisor.processes.context import SupervisionContext, variables_of_files
 from supervisor.processes.fleet import Fleet
-from supervisor.processes.instance import ProcessInstance
-from supervisor.processes.process import Process
+from supervisor.processes.process.context import SupervisionContext, variables_of_files
+from supervisor.processes.process.instance import ProcessInstance
+from supervisor.processes.process.process import Process
 
 log = logging.getLogger("adoption")
 

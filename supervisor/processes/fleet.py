@@ -24,12 +24,12 @@ from models.supervision.process import (
 )
 from models.supervision.record import Record
 from models.supervision.runs import Cause
-from supervisor.processes.attempts import StartCalledOff, next_request, stopped_before_start
-from supervisor.processes.context import SupervisionContext
-from supervisor.processes.hooks import START_PRE
-from supervisor.processes.instance import ProcessInstance
-from supervisor.processes.log_files import LogFile
-from supervisor.processes.process import MANUAL, Process
+from supervisor.processes.logs.files import LogFile
+from supervisor.processes.process.attempts import StartCalledOff, next_request, stopped_before_start
+from supervisor.processes.process.context import SupervisionContext
+from supervisor.processes.process.hooks import START_PRE
+from supervisor.processes.process.instance import ProcessInstance
+from supervisor.processes.process.process import MANUAL, Process
 from supervisor.scheduling import BackgroundTasks, retrieve_exception, yield_to_loop
 
 log = logging.getLogger("supervision")

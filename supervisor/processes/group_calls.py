@@ -9,9 +9,9 @@ from typing import Literal
 from attrs import frozen
 
 from models.errors import Conflict, Failed, NotFound, Problem
-from supervisor.processes.attempts import next_request
 from supervisor.processes.fleet import Fleet, announced, failure_message
-from supervisor.processes.process import Process
+from supervisor.processes.process.attempts import next_request
+from supervisor.processes.process.process import Process
 from supervisor.processes.scheduler import Scheduler
 
 Outcome = Literal["started", "already", "stopped", "not_running", "restarted", "signalled", "failed"]

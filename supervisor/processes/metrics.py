@@ -23,7 +23,7 @@ from models.supervision.tables import database
 from supervisor import host
 from supervisor.clock import Clock
 from supervisor.processes.history import off_loop
-from supervisor.processes.process import Process
+from supervisor.processes.process.process import Process
 from supervisor.processes.usage import Meter
 
 log = logging.getLogger("metrics")

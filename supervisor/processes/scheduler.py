@@ -17,10 +17,10 @@ from models.json_format import rfc3339
 from models.supervision import runs
 from models.supervision.runs import Cause, ScheduleState
 from models.supervision.schedule import SECOND, Due, Overlap, Schedule, usable, zone, zone_name
-from supervisor.processes.attempts import StartCalledOff, next_request
-from supervisor.processes.context import SupervisionContext
 from supervisor.processes.fleet import Fleet
-from supervisor.processes.process import Process
+from supervisor.processes.process.attempts import StartCalledOff, next_request
+from supervisor.processes.process.context import SupervisionContext
+from supervisor.processes.process.process import Process
 from supervisor.scheduling import BackgroundTasks, yield_to_loop
 
 log = logging.getLogger("schedules")

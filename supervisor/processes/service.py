@@ -17,14 +17,14 @@ from supervisor.children.child import Children
 from supervisor.children.orphans import Cgroups, Orphans, become_subreaper
 from supervisor.clock import Clock
 from supervisor.processes.adoption import adopt
-from supervisor.processes.context import SupervisionContext
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet, Reload
-from supervisor.processes.health import Prober
 from supervisor.processes.history import History
+from supervisor.processes.logs.process_logs import ProcessLogs
 from supervisor.processes.metrics import MetricsHistory
 from supervisor.processes.notices import Notices
-from supervisor.processes.process_logs import ProcessLogs
+from supervisor.processes.process.context import SupervisionContext
+from supervisor.processes.process.health import Prober
 from supervisor.processes.run_recorder import RunRecorder
 from supervisor.processes.scheduler import Scheduler
 from supervisor.processes.usage import Meter

@@ -16,7 +16,7 @@ from models.supervision.process import UP
 from supervisor.children.orphans import descendants
 from supervisor.children.proc import ticks_per_second
 from supervisor.clock import Clock
-from supervisor.processes.process import Process
+from supervisor.processes.process.process import Process
 
 _MAX_AGE_SECONDS = 1.0
 """How long a sample is reused: over less time a share of the processor means little."""

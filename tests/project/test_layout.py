@@ -108,7 +108,7 @@ def test_few_modules_are_outside_a_subfolder() -> None:
 def test_no_folder_has_too_many_modules() -> None:
     counts = Counter(str(Path(name).parent) for name in NAMES if not name.endswith("__init__.py"))
     too_many = {folder: count for folder, count in counts.items() if count > MAX_MODULES_IN_A_FOLDER.get(folder, 15)}
-    assert set(too_many) <= {"supervisor/processes"}  # until its modules are divided
+    assert too_many == {}
 
 
 def test_no_layer_imports_a_layer_above() -> None:

@@ -29,9 +29,10 @@ from supervisor.charts.helm import runner
 from supervisor.charts.kube import client
 from supervisor.charts.kube import releases as kube_releases
 from supervisor.http import client as fetcher
-from supervisor.processes import event_writer, health, instance
+from supervisor.processes import event_writer
 from supervisor.processes import metrics as metrics_history
 from supervisor.processes import service as supervision
+from supervisor.processes.process import health, instance
 from supervisor.tracker import ingest
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()

@@ -14,12 +14,12 @@ from attrs import evolve
 from conftest import Answer, Serve, Server, tags_by_pid, wait_for
 
 from models.supervision.process import Dependency, ProcessSpec
-from supervisor.processes.attempts import StartCalledOff, next_request
 from supervisor.processes.fleet import Fleet
-from supervisor.processes.process import Process
+from supervisor.processes.process.attempts import StartCalledOff, next_request
+from supervisor.processes.process.process import Process
 
 if TYPE_CHECKING:
-    from supervisor.processes.context import SupervisionContext
+    from supervisor.processes.process.context import SupervisionContext
 
 SLEEPER: dict[str, Any] = {"command": "sleep 1000"}
 

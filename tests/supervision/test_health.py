@@ -16,7 +16,7 @@ from conftest import Serve, free_port, is_alive, wait_for
 
 from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, Seconds, TcpProbe
 from supervisor.children.child import TAG_VARIABLE, Children, Launch
-from supervisor.processes.health import Prober
+from supervisor.processes.process.health import Prober
 
 SLEEPER: dict[str, Any] = {"command": "sleep 1000"}
 WELL = {"exec": {"command": "test -e well"}, "interval": "20ms"}

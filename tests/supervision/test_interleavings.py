@@ -20,7 +20,7 @@ from conftest import Serve, Server, is_alive, tags_by_pid, wait_for
 from models.errors import Failed
 from models.supervision.process import TRANSITIONS, UP, Status
 from models.supervision.runs import Cause
-from supervisor.processes.attempts import StartAttempt, StartCalledOff, next_request
+from supervisor.processes.process.attempts import StartAttempt, StartCalledOff, next_request
 
 ROUNDS = 32
 VERBS = ("start", "stop", "restart")

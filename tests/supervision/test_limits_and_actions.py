@@ -14,7 +14,7 @@ import pytest
 from conftest import Serve, Server, is_alive, wait_for
 
 from models.supervision.process import Kind, ProcessSpec, Size
-from supervisor.processes.instance import Fault, ProcessInstance
+from supervisor.processes.process.instance import Fault, ProcessInstance
 from supervisor.processes.usage import tree_bytes
 
 BLOCK = "block = bytearray(40 * 1024 * 1024)"

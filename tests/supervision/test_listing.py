@@ -11,7 +11,7 @@ from models.supervision.process import ProcessSpec
 from supervisor.processes.fleet import Fleet
 
 if TYPE_CHECKING:
-    from supervisor.processes.context import SupervisionContext
+    from supervisor.processes.process.context import SupervisionContext
 
 
 def fleet(size: int) -> Fleet:

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from supervisor.clock import Clock
-from supervisor.processes import log_files
-from supervisor.processes.log_files import LogFile, Logs, Rotation, rotate, tail
+from supervisor.processes.logs import files as log_files
+from supervisor.processes.logs.files import LogFile, Logs, Rotation, rotate, tail
 from supervisor.processes.notices import Notices
 
 

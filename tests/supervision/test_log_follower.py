@@ -12,10 +12,10 @@ import pytest
 
 from models.errors import Invalid
 from models.supervision.log_marks import LogMark
-from supervisor.processes import log_follower
-from supervisor.processes.log_files import LogFile, Logs
-from supervisor.processes.log_follower import MAX_CHUNK_BYTES, Beginning, Chunk, Follower, read_cursor
-from supervisor.processes.process_logs import ProcessLogs
+from supervisor.processes.logs import follower as log_follower
+from supervisor.processes.logs.files import LogFile, Logs
+from supervisor.processes.logs.follower import MAX_CHUNK_BYTES, Beginning, Chunk, Follower, read_cursor
+from supervisor.processes.logs.process_logs import ProcessLogs
 from supervisor.pubsub import PubSub
 
 

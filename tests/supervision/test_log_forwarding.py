@@ -16,10 +16,11 @@ import pytest
 from conftest import Server, until, wait_for
 
 from models.supervision.process import LogForward, ProcessSpec, Size
-from supervisor.processes import log_forwarding, log_sinks
-from supervisor.processes.log_files import LogFile, Logs
-from supervisor.processes.log_forwarding import LogForwarder, split_lines
-from supervisor.processes.log_sinks import Journald, Origin, Sink, StandardOutput, Syslog
+from supervisor.processes.logs import forwarding as log_forwarding
+from supervisor.processes.logs import sinks as log_sinks
+from supervisor.processes.logs.files import LogFile, Logs
+from supervisor.processes.logs.forwarding import LogForwarder, split_lines
+from supervisor.processes.logs.sinks import Journald, Origin, Sink, StandardOutput, Syslog
 
 WEB = Origin("we b", "stderr")
 
@@ -229,7 +230,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, udp: socket.socket) -> Iter
     }
     settings = {"syslog": f"udp://127.0.0.1:{udp.getsockname()[1]}"}
     command = changed_constants.server_command(
-        supervisor__processes__log_sinks___JOURNAL_SOCKET=str(folder / "journal")
+        supervisor__processes__logs__sinks___JOURNAL_SOCKET=str(folder / "journal")
     )
     config = {"server": settings, "supervisor": {"log": "capture", "processes": processes}}
     server = Server(folder, config, {}, command)

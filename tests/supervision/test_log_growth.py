@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from conftest import until
 
-from supervisor.processes import log_growth
-from supervisor.processes.log_files import LogFile, Logs
-from supervisor.processes.log_growth import LogGrowth
+from supervisor.processes.logs import growth as log_growth
+from supervisor.processes.logs.files import LogFile, Logs
+from supervisor.processes.logs.growth import LogGrowth
 
 LIMIT = 10_000
 

@@ -22,7 +22,7 @@ from models.supervision.process import Seconds, Status
 from models.supervision.tables import database
 from supervisor.clock import Clock
 from supervisor.processes.metrics import MetricsHistory
-from supervisor.processes.process import Process
+from supervisor.processes.process.process import Process
 from supervisor.processes.usage import Meter, Usage
 
 MINUTE = 60

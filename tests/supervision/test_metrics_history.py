@@ -21,7 +21,7 @@ from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
 from supervisor.clock import Clock
 from supervisor.processes.metrics import MetricsHistory
-from supervisor.processes.process import Process
+from supervisor.processes.process.process import Process
 from supervisor.processes.usage import Meter, ProcessTimes, group_ticks
 
 MINUTE = 60

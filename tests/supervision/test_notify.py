@@ -16,7 +16,7 @@ import pytest
 from conftest import Answer, Server, instance_of, is_alive, wait_for
 from requirements import ROOT_USER
 
-from supervisor.processes.notify import MAX_STATUS_BYTES, Notification, address, parsed
+from supervisor.processes.process.notify import MAX_STATUS_BYTES, Notification, address, parsed
 
 CLIENT = """
 import os, socket, sys, time

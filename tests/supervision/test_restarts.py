@@ -20,7 +20,7 @@ from models.config.settings import Server as ServerSettings
 from models.supervision.process import ProcessSpec, Restart, Seconds
 from supervisor.children.child import Child, Children, Launch
 from supervisor.processes.event_writer import EventWriter
-from supervisor.processes.restart_policy import RestartPolicy, delay
+from supervisor.processes.process.restart_policy import RestartPolicy, delay
 from supervisor.services import open_services
 
 # The delay

@@ -24,14 +24,14 @@ from models.supervision.process import (
 from models.supervision.record import Record
 from models.supervision.runs import Cause
 from supervisor.children.child import Launch
-from supervisor.processes.attempts import Phase, StartAttempt, StartAttempts, StartCalledOff, next_request
-from supervisor.processes.cleanup import Cleanup
-from supervisor.processes.context import SupervisionContext
-from supervisor.processes.hooks import START_POST, HookFailed, Hooks
-from supervisor.processes.instance import Fault, ProcessInstance, SpawnFailed
-from supervisor.processes.log_files import LogFile, log_sizes
-from supervisor.processes.restart_policy import Restarter
-from supervisor.processes.state import ProcessState
+from supervisor.processes.logs.files import LogFile, log_sizes
+from supervisor.processes.process.attempts import Phase, StartAttempt, StartAttempts, StartCalledOff, next_request
+from supervisor.processes.process.cleanup import Cleanup
+from supervisor.processes.process.context import SupervisionContext
+from supervisor.processes.process.hooks import START_POST, HookFailed, Hooks
+from supervisor.processes.process.instance import Fault, ProcessInstance, SpawnFailed
+from supervisor.processes.process.restart_policy import Restarter
+from supervisor.processes.process.state import ProcessState
 from supervisor.scheduling import BackgroundTasks
 
 log = logging.getLogger("supervision")

@@ -20,11 +20,11 @@ from models.supervision.record import Record
 from supervisor.children.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
 from supervisor.children.orphans import Cgroups, Orphans
 from supervisor.clock import Clock
-from supervisor.processes import notify
 from supervisor.processes.event_writer import EventWriter
-from supervisor.processes.health import Prober
-from supervisor.processes.log_files import LogFile
+from supervisor.processes.logs.files import LogFile
 from supervisor.processes.notices import Notices
+from supervisor.processes.process import notify
+from supervisor.processes.process.health import Prober
 from supervisor.processes.run_recorder import RunRecorder
 from supervisor.scheduling import YieldingLock
 

@@ -8,11 +8,11 @@ import logging
 from models.children import Exit
 from models.supervision.process import Status
 from models.supervision.record import Record
-from supervisor.processes.attempts import next_request
-from supervisor.processes.context import SupervisionContext
-from supervisor.processes.hooks import Hooks
-from supervisor.processes.instance import ProcessInstance
-from supervisor.processes.state import ProcessState
+from supervisor.processes.process.attempts import next_request
+from supervisor.processes.process.context import SupervisionContext
+from supervisor.processes.process.hooks import Hooks
+from supervisor.processes.process.instance import ProcessInstance
+from supervisor.processes.process.state import ProcessState
 from supervisor.scheduling import BackgroundTasks
 
 log = logging.getLogger("supervision")

@@ -11,9 +11,9 @@ from typing import Any
 
 from models.errors import Problem
 from models.supervision.process import ENDED, ProcessSpec, forbids_restart, restarts
-from supervisor.processes.attempts import next_request
-from supervisor.processes.context import SupervisionContext
-from supervisor.processes.state import ProcessState
+from supervisor.processes.process.attempts import next_request
+from supervisor.processes.process.context import SupervisionContext
+from supervisor.processes.process.state import ProcessState
 from supervisor.scheduling import BackgroundTasks
 
 log = logging.getLogger("supervision")

@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 
 from attrs import define, evolve
 
-from supervisor.processes.log_files import DONE, LogFile, Logs, Rotated, Rotation, rotate
+from supervisor.processes.logs.files import DONE, LogFile, Logs, Rotated, Rotation, rotate
 
 log = logging.getLogger("logs")
 

@@ -18,9 +18,9 @@ from models.supervision.process import Kind, ProcessSpec
 from supervisor.children.child import Child, Launch
 from supervisor.children.orphans import ProcessTree
 from supervisor.children.proc import ticks_per_second, tracer
-from supervisor.processes.context import SupervisionContext
-from supervisor.processes.log_files import tail
-from supervisor.processes.notify import Notification, NotifySocket
+from supervisor.processes.logs.files import tail
+from supervisor.processes.process.context import SupervisionContext
+from supervisor.processes.process.notify import Notification, NotifySocket
 from supervisor.scheduling import BackgroundTasks
 
 log = logging.getLogger("supervision")

@@ -20,11 +20,11 @@ from models.supervision.process import ProcessSpec, When
 from supervisor.children import orphans
 from supervisor.children.child import TAG_VARIABLE, Child, Launch
 from supervisor.children.orphans import ProcessTree
-from supervisor.processes.attempts import Phase, StartAttempt, next_request
-from supervisor.processes.context import SupervisionContext
-from supervisor.processes.instance import ProcessInstance
-from supervisor.processes.notify import SOCKET_VARIABLE, WATCHDOG_VARIABLE
-from supervisor.processes.state import ProcessState
+from supervisor.processes.process.attempts import Phase, StartAttempt, next_request
+from supervisor.processes.process.context import SupervisionContext
+from supervisor.processes.process.instance import ProcessInstance
+from supervisor.processes.process.notify import SOCKET_VARIABLE, WATCHDOG_VARIABLE
+from supervisor.processes.process.state import ProcessState
 from supervisor.scheduling import BackgroundTasks
 
 log = logging.getLogger("supervision")

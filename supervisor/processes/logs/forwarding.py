@@ -19,9 +19,9 @@ from pathlib import Path
 from attrs import Factory, define
 
 from models.supervision.process import ProcessSpec
-from supervisor.processes.log_files import LogFile, Logs, Position
-from supervisor.processes.log_growth import open_inotify, read_inotify, watch_files
-from supervisor.processes.log_sinks import Origin, Sink
+from supervisor.processes.logs.files import LogFile, Logs, Position
+from supervisor.processes.logs.growth import open_inotify, read_inotify, watch_files
+from supervisor.processes.logs.sinks import Origin, Sink
 
 log = logging.getLogger("logs")
 

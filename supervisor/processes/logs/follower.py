@@ -15,8 +15,8 @@ from attrs import define, evolve, field, frozen
 
 from models.errors import Invalid
 from models.supervision.log_marks import LogMark
-from supervisor.processes.log_files import LogFile, Position, unless_out_of_resources
-from supervisor.processes.process_logs import ProcessLogs
+from supervisor.processes.logs.files import LogFile, Position, unless_out_of_resources
+from supervisor.processes.logs.process_logs import ProcessLogs
 
 MAX_CHUNK_BYTES = 256 * 1024
 CHUNK_SECONDS = 0.1

@@ -16,8 +16,8 @@ from models.supervision.process import ENDED, IDLE, TRANSITIONS, TROUBLE, Proces
 from models.supervision.record import Record
 from models.supervision.runs import Cause
 from supervisor.children.proc import Identity
-from supervisor.processes.context import SupervisionContext
-from supervisor.processes.log_files import LogFile, log_sizes
+from supervisor.processes.logs.files import LogFile, log_sizes
+from supervisor.processes.process.context import SupervisionContext
 
 log = logging.getLogger("supervision")
 

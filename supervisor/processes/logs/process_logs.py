@@ -18,13 +18,13 @@ from supervisor.clock import Clock
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.history import off_loop
-from supervisor.processes.log_files import LogFile, Logs, log_sizes
-from supervisor.processes.log_growth import LogGrowth
+from supervisor.processes.logs.files import LogFile, Logs, log_sizes
+from supervisor.processes.logs.growth import LogGrowth
 from supervisor.processes.notices import Notices
 from supervisor.pubsub import PubSub
 
 if TYPE_CHECKING:
-    from supervisor.processes.log_forwarding import LogForwarder
+    from supervisor.processes.logs.forwarding import LogForwarder
 
 log = logging.getLogger("logs")
 
@@ -57,8 +57,8 @@ class ProcessLogs:
     def take_over(self, specs: Mapping[str, ProcessSpec]) -> None:
         """Takes over which files are forwarded. Without any there is no forwarder: its modules are not imported."""
         if self.forwarder is None and any(spec.log_forward is not None for spec in specs.values()):
-            from supervisor.processes.log_forwarding import LogForwarder
-            from supervisor.processes.log_sinks import sink_of
+            from supervisor.processes.logs.forwarding import LogForwarder
+            from supervisor.processes.logs.sinks import sink_of
 
             is_json, syslog = self._server.log_format == "json", self._server.syslog
             positions = Path(self._server.data_dir) / "log-positions.json"
