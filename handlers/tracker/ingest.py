@@ -46,7 +46,7 @@ _FIELDS = {
     for name in (
         "project", "branch", "commit", "flag", "run_key", "repo_url", "build_url", "build_name", "ci_provider",
         "base_branch", "pr_number", "module", "job_key", "job_instance", "attempt", "expected_uploads", "complete",
-        "perf_flag", "reruns",
+        "perf_flag", "reruns", "head_repo",
     )
 }  # fmt: skip
 """The text parts, and the fields of `Upload` they set."""
@@ -68,6 +68,7 @@ _TEXTS = {
     "buildName": "The name of the build",
     "ciProvider": "The CI system",
     "baseBranch": "The branch to compare with",
+    "headRepo": "The repository of a pull request's commit, where it is a fork",
     "module": "The module that the coverage is of",
     "perfFlag": "The flag of a run that has only performance reports; `perf` if absent",
 }

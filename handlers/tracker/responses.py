@@ -12,6 +12,7 @@ from models.tracker.failures.clusters import ClusterInfo
 from models.tracker.failures.flaky import Triage
 from models.tracker.forges.owners import OwnerInfo, OwnerRuleInfo
 from models.tracker.forges.project_forge import State as ForgeState
+from models.tracker.gate.baseline import Reason
 from models.tracker.gate.quality_gate import Judged, RuleInfo, Thresholds
 from models.tracker.queries import SlowRow, SuiteInfo
 from models.tracker.runs.attempts import State
@@ -128,6 +129,17 @@ class CarriedFrom:
 
 
 @http_message
+class BaselineInfo:
+    """The run that another is compared with. `behind`: how many commits its branch had after it, before that run."""
+
+    run_id: int
+    commit: str | None
+    branch: str
+    reason: Reason
+    behind: int
+
+
+@http_message
 class FlagInfo:
     """A flag of a commit; with `carriedFrom` it has no run of the commit, and is not judged."""
 
@@ -137,6 +149,7 @@ class FlagInfo:
     passed: bool | None
     line_coverage_pct: float | None
     carried_from: CarriedFrom | None
+    baseline: BaselineInfo | None
 
 
 @http_message
@@ -207,6 +220,8 @@ class GateVerdict:
     complete: bool
     patch_coverage_pct: float | None
     flags: Sequence[FlagInfo]
+    baseline: BaselineInfo | None
+    """That of `runId`."""
 
 
 @http_message
@@ -336,6 +351,8 @@ class FlakyInfo:
     failures: int
     failure_rate_pct: float
     last_failure_at: Instant | None
+    fails_only_in: Sequence[str] | None
+    """The flags, modules or suites in which the test fails while it passes in others: a platform's failure."""
 
 
 @http_message

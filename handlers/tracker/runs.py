@@ -22,7 +22,7 @@ from handlers.tracker.responses import (
     RunTestInfo,
     RunVerdict,
 )
-from models.errors import Invalid, NotFound
+from models.errors import Invalid
 from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import queries, visibility
 from models.tracker.coverage import file_coverage as coverage
@@ -159,9 +159,11 @@ class Compare(Tracked):
 _GATE_QUERY = (
     Parameter("project", "The name of the project", {"type": "string", "examples": ["shop"]}, required=True),
     free_text(
-        "commit", "The newest run of this commit; it wins over `branch`", "9fceb02d0ae598e95dc970b74767f19372d61af8"
+        "commit",
+        "A commit, or its first 7 digits or more; with `branch`, only its runs on that branch if it has any",
+        "9fceb02d0ae598e95dc970b74767f19372d61af8",
     ),
-    free_text("branch", "The newest run on this branch; one of `commit` and `branch` is required", "main"),
+    free_text("branch", "The newest commit of this branch; one of `commit` and `branch` is required", "main"),
     free_text("flag", "Only runs with this flag", "default"),
 )
 
@@ -173,7 +175,7 @@ class GateVerdictHandler(Tracked):
             "Get the quality gate's verdict on the newest run of a commit or a branch",
             GateVerdict,
             query=_GATE_QUERY,
-            fails=[404],
+            fails=[404, 409],
             tool="gate_verdict",
         )
     }
@@ -185,8 +187,6 @@ class GateVerdictHandler(Tracked):
             raise Invalid("project is required")
         if commit is None and branch is None:
             raise Invalid("one of commit and branch is required")
-        if commit is not None:
-            branch = None  # the commit wins
         flag = arguments["flag"]
         await self.answer_kept(
             ("gate", name, commit, branch, flag),
@@ -196,12 +196,10 @@ class GateVerdictHandler(Tracked):
 
     def _judged(self, name: str, commit: str | None, branch: str | None, flag: str | None) -> GateVerdict:
         project = visibility.named(self.user, name)
-        run = queries.newest(project.id, commit, branch, flag)
-        if run is None:
-            which = f"of commit {commit}" if commit is not None else f"on branch {branch}"
-            raise NotFound(f"{name} has no run {which}" + (f" with the flag {flag}" if flag else ""), "RUN_NOT_FOUND")
+        found = commit_gate.find(project, commit, branch, flag)
         settings = self.config.tracker.quality_gate
-        return serializers.gate_verdict(project, commit_gate.judge(run, project, settings, aggregate=flag is None))
+        judged = commit_gate.judge(found.newest, project, settings, aggregate=flag is None, branch=found.branch)
+        return serializers.gate_verdict(project, judged)
 
 
 FILTERS = (

@@ -9,6 +9,7 @@ from handlers.http.serializers import copied
 from handlers.tracker.detail_responses import AttachmentInfo, AttachmentList, CoveredFileInfo, PerfInfo, TestAttachment
 from handlers.tracker.responses import (
     AttemptInfo,
+    BaselineInfo,
     CarriedFrom,
     ComparisonInfo,
     CoverageInfo,
@@ -113,6 +114,7 @@ def gate_verdict(project: Project, judged: CommitVerdict) -> GateVerdict:
         complete=judged.complete,
         patch_coverage_pct=percent(judged.patch_covered, judged.patch_missed),
         flags=[_flag(flag) for flag in judged.flags],
+        baseline=_baseline(judged.verdict),
     )
 
 
@@ -125,7 +127,12 @@ def _flag(flag: FlagStatus) -> FlagInfo:
         passed=verdict.passed if verdict else None,
         line_coverage_pct=flag.coverage,
         carried_from=None if verdict else CarriedFrom(run.id, run.commit_sha, Instant(run.created_at)),
+        baseline=_baseline(verdict),
     )
+
+
+def _baseline(verdict: Verdict | None) -> BaselineInfo | None:
+    return copied(BaselineInfo, verdict.baseline) if verdict and verdict.baseline else None
 
 
 def patch_info(run: Run, found: PatchCoverage, cursor: str | None, limit: int) -> PatchInfo:

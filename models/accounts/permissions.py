@@ -17,7 +17,7 @@ ProjectRole = Literal["OWNER", "WRITE", "READ"]
 PROJECT_ROLES: tuple[ProjectRole, ...] = ("OWNER", "WRITE", "READ")
 """Each includes the permissions of those after it."""
 
-_READABLE = "(visibility = 'PUBLIC' OR id IN (SELECT project_id FROM membership WHERE account_id = ?))"
+_JOINED = "(SELECT project_id FROM membership WHERE account_id = ?)"
 _ROLE = "SELECT role FROM membership WHERE project_id = ? AND account_id = ?"
 _GRANT = (
     "INSERT INTO membership (project_id, account_id, role, created_at) VALUES (?, ?, ?, ?)"
@@ -63,11 +63,12 @@ def may_own(user: User | None, project: Project | int) -> bool:
     return role_in(user, project) == "OWNER"
 
 
-def readable(user: User | None) -> peewee.SQL:
-    """The condition, for a `where` on the table `project`, that selects the projects `user` may read."""
-    if user is None:
-        return peewee.SQL("visibility = 'PUBLIC'")
-    return peewee.SQL("1 = 1") if user.is_admin else peewee.SQL(_READABLE, (user.id,))
+def readable(user: User | None, table: Any) -> Any:
+    """The condition, for a `where` on the model of the table `project`, that selects the projects `user` may read."""
+    if user is not None and user.is_admin:
+        return peewee.SQL("1 = 1")
+    is_public = table.visibility == "PUBLIC"
+    return is_public if user is None else is_public | table.id.in_(peewee.SQL(_JOINED, (user.id,)))
 
 
 def grant(project_id: int, user_id: int, role: ProjectRole, now: int) -> None:

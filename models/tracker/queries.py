@@ -170,8 +170,8 @@ def branches(project_id: int, limit: int = 100) -> list[str]:
 
 
 _LISTED = """
-    SELECT p.id, (SELECT count(*) FROM run r WHERE r.project_id = p.id AND r.superseded_by IS NULL),
-    (SELECT r.id FROM run r WHERE r.project_id = p.id AND r.superseded_by IS NULL
+    SELECT p.id, (SELECT count(*) FROM counted_run r WHERE r.project_id = p.id),
+    (SELECT r.id FROM counted_run r WHERE r.project_id = p.id
         ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
     FROM project p WHERE p.id IN (SELECT value FROM json_each(?))"""
 
@@ -207,10 +207,7 @@ _FAILURES = f"""
     WHERE r.id IN ({{which}}) ORDER BY r.id"""  # noqa: S608 (constants)
 _FIRST_FAILURES = _FAILURES.format(which=f"SELECT id FROM {_FAILED} ORDER BY id LIMIT :failures")  # noqa: S608
 _FAILURES_BY_ID = _FAILURES.format(which="SELECT value FROM json_each(:ids)")
-_SUITE_FAILURES = f"""
-    SELECT s.name, s.failed, s.errors FROM suite s WHERE s.run_id = :run AND s.failed + s.errors > 0 AND s.id NOT IN
-    (SELECT r.suite_id FROM result r WHERE r.run_id = :run AND r.status IN {FAILING} AND r.suite_id IS NOT NULL)
-    ORDER BY s.id"""  # noqa: S608 (constants)
+_SUITE_FAILURES = "SELECT name, failed, errors FROM failed_suite WHERE run_id = :run ORDER BY id"
 _SLOW = """
     SELECT t.class_name, t.name, s.status, s.duration_ms FROM
     (SELECT id, test_id, status, duration_ms FROM result WHERE run_id = ? AND duration_ms > 0
@@ -311,7 +308,7 @@ def outcomes(test: int, limit: int, after: tuple[int, int] = (INT64, INT64)) -> 
 
 
 _NEWEST_OF_TEST = """
-    SELECT r.run_id FROM result r JOIN run ON run.id = r.run_id WHERE r.test_id = ? AND run.superseded_by IS NULL
+    SELECT r.run_id FROM result r JOIN counted_run c ON c.id = r.run_id WHERE r.test_id = ?
     ORDER BY r.run_id DESC LIMIT 1"""
 
 
@@ -324,15 +321,15 @@ def newest_run_of(test: int) -> Run | None:
 MAX_BRANCHES = 50
 
 _BRANCHES = """
-    SELECT b.branch, b.runs, (SELECT max(r.id) FROM run r WHERE r.project_id = :project AND r.branch = b.branch
-        AND r.created_at = b.newest AND r.superseded_by IS NULL)
-    FROM (SELECT branch, count(*) AS runs, max(created_at) AS newest, branch = :base AS is_base FROM run
-        WHERE project_id = :project AND branch IS NOT NULL AND superseded_by IS NULL GROUP BY branch
+    SELECT b.branch, b.runs, (SELECT max(r.id) FROM counted_run r WHERE r.project_id = :project AND r.branch = b.branch
+        AND r.created_at = b.newest)
+    FROM (SELECT branch, count(*) AS runs, max(created_at) AS newest, branch = :base AS is_base FROM counted_run
+        WHERE project_id = :project AND branch IS NOT NULL GROUP BY branch
         ORDER BY branch = :base DESC, max(created_at) DESC LIMIT :most) AS b
     ORDER BY b.is_base DESC, b.newest DESC"""
 _FLAGS = "SELECT DISTINCT flag FROM run WHERE project_id = ? ORDER BY flag LIMIT 100"
 _BESIDE = """
-    SELECT id FROM run WHERE project_id = ? AND branch IS ? AND flag = ? AND superseded_by IS NULL
+    SELECT id FROM counted_run WHERE project_id = ? AND branch IS ? AND flag = ?
     AND (created_at, id) {than} (?, ?)
     ORDER BY created_at {way}, id {way} LIMIT 1"""
 _BEFORE = _BESIDE.format(than="<", way="DESC")

@@ -60,7 +60,7 @@ def find_runs(user: User | None, text: str, limit: int) -> list[FoundRun]:
     query = (
         Run.select(Run.id, Project.name, Run.branch, Run.commit_sha, Run.status)
         .join(Project)
-        .where(matches, _readable(user), Run.superseded_by.is_null())
+        .where(matches, readable(user, Project), Run.superseded_by.is_null())
         .order_by(Run.id.desc())
         .limit(limit)
     )
@@ -75,7 +75,7 @@ def find_tests(user: User | None, text: str, limit: int) -> list[FoundTest]:
     query = (
         Test.select(Project.id, Project.name, Test.class_name, Test.name)
         .join(Project)
-        .where(Test.id > _newest(Test) - MAX_TESTS, *words, _readable(user))
+        .where(Test.id > _newest(Test) - MAX_TESTS, *words, readable(user, Project))
         .order_by(Test.id.desc())
         .limit(limit)
     )
@@ -84,14 +84,6 @@ def find_tests(user: User | None, text: str, limit: int) -> list[FoundTest]:
 
 def _newest(model: type[Run] | type[Test]) -> int:
     return model.select(peewee.fn.max(model.id)).scalar() or 0
-
-
-def _readable(user: User | None) -> Any:
-    """The condition on the joined project: `readable` names columns of the table `project` alone."""
-    if user is not None and user.is_admin:
-        return peewee.SQL("1 = 1")
-    allowed = Project.alias("allowed")
-    return Project.id.in_(allowed.select(allowed.id).where(readable(user)))
 
 
 @frozen

@@ -13,6 +13,7 @@ import peewee
 from models.accounts.tables import STEPS
 from models.accounts.tables import database as reports
 from models.storage.columns import Row, fields
+from models.tracker.reports.base import FAILING
 
 __all__ = ["STEPS", "Project", "Run", "Test", "reports"]
 
@@ -257,6 +258,51 @@ STEPS.append(
 """Reports that an upload had too, although the run had them from another one. No response reads them."""
 
 
+_GROUP = "e.project_id = {0}.project_id AND e.commit_sha = {0}.commit_sha AND e.branch = {0}.branch"
+_FORKS = "(e.head_repo IS NULL) = ({0}.head_repo IS NULL)"
+_SAME_COMMIT = f"{_GROUP} AND {_FORKS}"
+_EARLIER = (
+    f"(SELECT e.{{0}} FROM run e WHERE {_SAME_COMMIT.format('NEW')} AND e.id <> NEW.id"  # noqa: S608 (constants)
+    " AND (e.first_at, e.first_id) < (NEW.created_at, NEW.id) LIMIT 1)"
+)
+_PLACE = (
+    f"UPDATE run SET first_at = coalesce({_EARLIER.format('first_at')}, NEW.created_at),"  # noqa: S608 (constants)
+    f" first_id = coalesce({_EARLIER.format('first_id')}, NEW.id) WHERE id = NEW.id;"
+    f" UPDATE run SET first_at = NEW.created_at, first_id = NEW.id WHERE id IN (SELECT e.id FROM run e"
+    f" WHERE {_SAME_COMMIT.format('NEW')} AND (e.first_at, e.first_id) > (NEW.created_at, NEW.id))"
+)
+_PLACE_ALL = f"""
+    UPDATE run SET first_at = place.at, first_id = place.id FROM (SELECT r.id AS run, f.created_at AS at, f.id AS id
+        FROM run r JOIN run f ON f.id = coalesce((SELECT e.id FROM run e WHERE {_SAME_COMMIT.format("r")}
+            ORDER BY e.created_at, e.id LIMIT 1), r.id)) AS place
+    WHERE run.id = place.run"""  # noqa: S608 (constants)
+_SUITE_FAILED = f"""
+    CREATE VIEW failed_suite AS SELECT s.id, s.report_id, s.run_id, s.name, s.failed, s.errors FROM suite s
+    WHERE s.failed + s.errors > 0 AND NOT EXISTS
+    (SELECT 1 FROM result r WHERE r.suite_id = s.id AND r.status IN {FAILING})"""  # noqa: S608 (constants)
+
+STEPS.append(
+    [
+        "ALTER TABLE run ADD COLUMN head_repo TEXT",
+        "ALTER TABLE run ADD COLUMN first_at INTEGER",
+        "ALTER TABLE run ADD COLUMN first_id INTEGER",
+        " ".join(_PLACE_ALL.split()),
+        f"CREATE TRIGGER run_placed AFTER INSERT ON run BEGIN {_PLACE}; END",
+        f"CREATE TRIGGER run_moved AFTER UPDATE OF branch, commit_sha, head_repo ON run BEGIN {_PLACE}; END",
+        "CREATE INDEX run_by_place ON run (project_id, branch, first_at, first_id)",
+        "CREATE INDEX run_by_flag_and_place ON run (project_id, branch, flag, first_at, first_id)",
+        "CREATE INDEX run_by_prefix ON run (project_id, substr(lower(commit_sha), 1, 7))",
+        "CREATE VIEW counted_run AS SELECT * FROM run WHERE superseded_by IS NULL",
+        f"CREATE INDEX result_failed ON result (suite_id) WHERE status IN {FAILING}",
+        " ".join(_SUITE_FAILED.split()),
+        "CREATE TABLE base_commit (run_id INTEGER NOT NULL REFERENCES run ON DELETE CASCADE, place INTEGER NOT NULL,"
+        " commit_sha TEXT NOT NULL, PRIMARY KEY (run_id, place)) WITHOUT ROWID",
+    ]
+)
+"""`first_at` and `first_id` are time and id of the first run of the commit on the branch: they order the commits of a
+branch (`baseline.py`). They stay when that run is deleted. `base_commit` is written with its run only."""
+
+
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""
 
@@ -300,6 +346,7 @@ class Run(Table):
     """
 
     vars().update(fields("run", STEPS, {"project": Project}))
+    del first_at, first_id  # type: ignore[name-defined]  # noqa: F821 (triggers set them)
 
 
 class Test(Table):

@@ -56,7 +56,7 @@ def listed(
     user: User | None, name: str | None = None, limit: int = MAX_PROJECTS, after: str | None = None
 ) -> list[Listed]:
     """The projects that `user` may read, sorted by name, after the name `after`; with `name` only that project."""
-    query = Project.select().where(readable(user))
+    query = Project.select().where(readable(user, Project))
     if name is not None:
         query = query.where(Project.name == name)
     if after is not None:
@@ -75,7 +75,7 @@ def pair(user: User | None, base: str, head: str) -> tuple[Run, Run]:
 def newest_runs(user: User | None, project: Project | None, limit: int) -> list[tuple[Run, str]]:
     """The runs that `user` may read, newest first, of one project or all, each with the name of its project."""
     query = Run.select(Run, Project.name.alias("project_name")).join(Project).where(Run.superseded_by.is_null())
-    query = query.where(readable(user) if project is None else Run.project == project.id)
+    query = query.where(readable(user, Project) if project is None else Run.project == project.id)
     return [(run, run.project_name) for run in query.order_by(Run.id.desc()).limit(limit).objects()]
 
 

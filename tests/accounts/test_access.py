@@ -82,11 +82,11 @@ def test_public_project_is_readable_by_all_and_writable_by_members(name: str | N
 @pytest.mark.usefixtures("data")
 def test_listing_has_only_readable_projects(name: str | None, names: list[str]) -> None:
     user = get_user(name) if name else None
-    found = [one.name for one in Project.select().where(permissions.readable(user)).order_by(Project.name)]
+    found = [one.name for one in Project.select().where(permissions.readable(user, Project)).order_by(Project.name)]
     assert found == names
     alike = [one.name for one in Project.select().order_by(Project.name) if permissions.may_read(user, one)]
     assert alike == names
-    narrowed = Project.select().where(permissions.readable(user) & (Project.name == "shut")).count()
+    narrowed = Project.select().where(permissions.readable(user, Project) & (Project.name == "shut")).count()
     assert narrowed == ("shut" in names)
 
 

@@ -15,7 +15,7 @@ from models.tracker.tables import Project
 
 FIELDS = [
     "project", "branch", "commit", "flag", "runId", "status", "passed", "coverageDelta", "rules", "runPath", "complete",
-    "patchCoveragePct", "flags",
+    "patchCoveragePct", "flags", "baseline",
 ]  # fmt: skip
 
 
@@ -43,7 +43,8 @@ def gate_run_id(server: Server, project: Project, query: str) -> int:
 def test_verdict_has_the_specified_fields_in_order(server: Server, project: Project) -> None:
     records.create_run(project, coverage=(80, 20))
     run = records.create_run(project, {"c.A a": FAILED}, coverage=(70, 30), branch="x", commit_sha="abc", flag="unit")
-    records.create_run(project, coverage=(80, 20), flag="unit", created_at=NOW)
+    base = records.create_run(project, coverage=(80, 20), flag="unit", created_at=NOW)
+    baseline = {"runId": base.id, "commit": None, "branch": "main", "reason": "BRANCH", "behind": 0}
     answer = get_gate(server, project, "commit=abc")
     outcome = http_checks.json_body(answer)
     assert list(outcome) == FIELDS
@@ -58,8 +59,9 @@ def test_verdict_has_the_specified_fields_in_order(server: Server, project: Proj
         "runPath": f"/runs/{run.id}", "complete": True, "patchCoveragePct": None,
         "flags": [
             {"flag": "unit", "runId": run.id, "state": "COMPLETE", "passed": False, "lineCoveragePct": 70.0,
-             "carriedFrom": None},
+             "carriedFrom": None, "baseline": baseline},
         ],
+        "baseline": baseline,
     }  # fmt: skip
     assert server.get(outcome["runPath"]).status == 200
 
@@ -155,3 +157,45 @@ def test_head_answers_without_a_body_and_other_methods_are_405(server: Server, p
     assert (answer.status, answer.body) == (200, b"")
     refused = server.post("/api/v1/gate")
     assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD, OPTIONS")
+
+
+def test_a_branch_is_about_its_newest_commit_and_its_own_runs(server: Server, project: Project) -> None:
+    red = records.create_run(project, {"c.A a": FAILED}, commit_sha="c2")
+    records.create_run(project, {"c.A a": PASSED}, commit_sha="c2", branch="release")
+    answer = get_gate(server, project, "branch=main").json
+    assert (answer["runId"], answer["status"]) == (red.id, "FAILED")
+    assert get_gate(server, project, "commit=c2&branch=main").json["runId"] == red.id
+    assert get_gate(server, project, "commit=c2").json["status"] == "PASSED"
+
+
+def test_an_old_commit_that_is_uploaded_again_is_not_the_newest(server: Server, project: Project) -> None:
+    records.create_run(project, {"c.A a": PASSED}, commit_sha="old")
+    red = records.create_run(project, {"c.A a": FAILED}, commit_sha="new")
+    records.create_run(project, {"c.A a": PASSED}, commit_sha="old")
+    assert gate_run_id(server, project, "branch=main") == red.id
+
+
+def test_the_branch_of_another_commit_is_named_by_the_verdict(server: Server, project: Project) -> None:
+    run = records.create_run(project, commit_sha="abc", branch="x")
+    answer = get_gate(server, project, "commit=abc&branch=main").json
+    assert (answer["runId"], answer["branch"]) == (run.id, "x")
+
+
+def test_a_commit_may_be_given_by_its_first_digits(server: Server, project: Project) -> None:
+    commits = ("9fceb02d0ae598e95dc970b74767f19372d61af8", "9fceb02aaae598e95dc970b74767f19372d61af8")
+    first, second = (records.create_run(project, commit_sha=commit) for commit in commits)
+    assert gate_run_id(server, project, "commit=9FCEB02D") == first.id
+    assert gate_run_id(server, project, f"commit={commits[1].upper()}") == second.id
+    answer = get_gate(server, project, "commit=9fceb02")
+    assert answer.status == 409
+    assert all(commit in answer.json["detail"] for commit in commits)
+    assert get_gate(server, project, "commit=9fceb0").status == 404
+    assert get_gate(server, project, "commit=9fceb03").status == 404
+
+
+def test_runs_of_forks_are_not_on_a_branch_that_has_others(server: Server, project: Project) -> None:
+    own = records.create_run(project, commit_sha="a")
+    records.create_run(project, {"c.A a": FAILED}, commit_sha="b", head_repo="someone/shop")
+    assert gate_run_id(server, project, "branch=main") == own.id
+    fork = records.create_run(project, commit_sha="c", branch="patch-1", head_repo="someone/shop")
+    assert gate_run_id(server, project, "branch=patch-1") == fork.id

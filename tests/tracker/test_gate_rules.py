@@ -11,12 +11,17 @@ import pytest
 import records
 from attrs import evolve
 from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
-from tracker_rows import Suite
+from tracker_rows import Report, Suite
 
 from models.config.settings import QualityGate
+from models.tracker.coverage import patch
+from models.tracker.coverage.patch import Diff
 from models.tracker.failures import flaky
 from models.tracker.failures.flaky import Triage
+from models.tracker.gate import baseline
+from models.tracker.gate.baseline import Baseline
 from models.tracker.gate.quality_gate import RuleInfo, Thresholds, rules, verdict
+from models.tracker.runs import retention
 from models.tracker.tables import Project, Run
 
 LIMITS = Thresholds("main", None, 1.0, True, None, 0, False, False, True, (), 0.0)
@@ -251,3 +256,123 @@ def test_project_overrides_each_threshold_separately(project: Project) -> None:
 def test_a_verdict_with_no_rule_passes(project: Project) -> None:
     found = verdict(records.create_run(project, {"c.A a": FAILED}), project, evolve(GATE, fail_on_new_failures=False))
     assert (found.rules, found.passed, found.status) == ([], True, "PASSED")
+
+
+# The order of commits
+
+
+def test_a_red_commit_that_is_uploaded_again_stays_red(project: Project) -> None:
+    green = records.create_run(project, {"c.A a": PASSED}, commit_sha="1")
+    records.create_run(project, {"c.A a": FAILED}, commit_sha="2")
+    again = records.create_run(project, {"c.A a": FAILED}, commit_sha="2")
+    assert verdict(again, project, GATE).baseline_id == green.id
+    assert not judged(again)["new-failures"].passed
+
+
+def test_an_old_commit_that_is_uploaded_again_is_not_the_newest_baseline(project: Project) -> None:
+    records.create_run(project, {"c.A a": FAILED}, commit_sha="1")
+    fixed = records.create_run(project, {"c.A a": PASSED}, commit_sha="2")
+    records.create_run(project, {"c.A a": FAILED}, commit_sha="1")
+    run = records.create_run(project, {"c.A a": FAILED}, commit_sha="x", branch="feature")
+    assert verdict(run, project, GATE).baseline_id == fixed.id
+    assert not judged(run)["new-failures"].passed
+
+
+def test_the_newest_run_of_the_commit_before_is_the_baseline(project: Project) -> None:
+    records.create_run(project, commit_sha="1")
+    again = records.create_run(project, commit_sha="1")
+    run = records.create_run(project, commit_sha="2")
+    assert verdict(run, project, GATE).baseline_id == again.id
+
+
+@pytest.mark.parametrize("facts", [{"pr_number": 7}, {"head_repo": "someone/demo"}, {"state": "PENDING"}])
+def test_runs_of_pull_requests_and_incomplete_runs_are_no_baselines(project: Project, facts: dict[str, Any]) -> None:
+    base = records.create_run(project, commit_sha="1")
+    records.create_run(project, commit_sha="2", **facts)
+    run = records.create_run(project, commit_sha="x", branch="feature")
+    assert verdict(run, project, GATE).baseline_id == base.id
+
+
+def test_a_pull_request_is_compared_with_what_it_was_branched_from(project: Project) -> None:
+    runs = [records.create_run(project, commit_sha=commit) for commit in "abcd"]
+    run = records.create_run(project, commit_sha="x", branch="feature")
+    patch.store(run.id, Diff({}, "unknown", "x", base_commits=["b", "a"]))
+    found = verdict(run, project, GATE).baseline
+    assert found == Baseline(runs[1].id, "b", "main", "MERGE_BASE", 2, False, None)
+    assert baseline.explained(found, run.id, "main") == (
+        "Compared with b, 2 commits behind main, where its branch begins"
+    )
+
+
+def test_an_unknown_base_branch_is_replaced_by_that_of_the_project(project: Project) -> None:
+    base = records.create_run(project, commit_sha="a")
+    run = records.create_run(project, commit_sha="x", branch="feature", base_branch="nowhere")
+    assert verdict(run, project, GATE).baseline_id == base.id
+    assert baseline.unknown_base_branch(run.id, "main") == ("nowhere", "main")
+    assert baseline.unknown_base_branch(base.id, "main") is None
+    assert baseline.explained(verdict(run, project, GATE).baseline, run.id, "main") == (
+        "Compared with a of main, the latest commit before it; its base branch nowhere has no run, so main counts"
+    )
+    assert baseline.explained(None, base.id, "main") == (
+        "No baseline: main has no complete run of this flag for an earlier commit"
+    )
+
+
+def test_the_place_of_a_commit_stays_when_its_first_run_is_deleted(project: Project) -> None:
+    first = records.create_run(project, commit_sha="1")
+    second = records.create_run(project, commit_sha="2")
+    records.create_run(project, commit_sha="1")
+    while retention.delete_some(first.id):
+        pass
+    run = records.create_run(project, commit_sha="x", branch="feature")
+    assert verdict(run, project, GATE).baseline_id == second.id
+
+
+def test_the_branch_of_a_run_that_is_filled_in_later_counts(project: Project) -> None:
+    run = records.create_run(project, commit_sha=None, branch=None, created_at=NOW)
+    Run.update(branch="main", commit_sha="1").where(Run.id == run.id).execute()
+    records.create_run(project, commit_sha="2", created_at=NOW + SECOND)
+    newest = records.create_run(project, commit_sha="1", created_at=NOW + 2 * SECOND)
+    assert verdict(newest, project, GATE).baseline_id is None
+
+
+# Failures are counted
+
+
+def create_legs(project: Project, *legs: tuple[str | None, str, bool], **facts: Any) -> Run:
+    """Creates a run with a result of `c.A a` in each leg, given as module, suite and whether it fails."""
+    failed = sum(fails for _, _, fails in legs)
+    run = records.create_run(project, failed=failed, status="FAILED" if failed else "PASSED", **facts)
+    for module, name, fails in legs:
+        counts = {"tests": 1, "failed": 0, "errors": 0, "skipped": 0, "duration_ms": 0}
+        report = Report.create(
+            run=run, kind="junit", hash=f"{run.id} {module} {name}", name="a", format="junit", module=module,
+            created_at=NOW, passed=0, flaky=0, **counts,
+        )  # fmt: skip
+        suite = Suite.create(report=report, run_id=run.id, name=name, **counts)
+        records.create_result(project, run, report, "c.A a", FAILED if fails else PASSED, suite_id=suite.id)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_new"),
+    [
+        ([(None, "linux", False), (None, "windows", True)], [(None, "linux", True), (None, "windows", True)], True),
+        ([(None, "linux", False), (None, "windows", True)], [(None, "linux", True), (None, "windows", False)], True),
+        ([(None, "linux", True), (None, "windows", True)], [(None, "linux", True), (None, "windows", False)], False),
+        ([(None, "old name", True)], [(None, "new name", True)], False),
+        ([("linux", "t", False), ("windows", "t", True)], [("linux", "t", True), ("windows", "t", True)], True),
+        ([("linux", "t", False), ("windows", "t", True)], [("linux", "u", True), ("windows", "u", False)], True),
+    ],
+)
+def test_a_failure_on_another_platform_is_new(project: Project, before: Any, now: Any, is_new: bool) -> None:
+    create_legs(project, *before, commit_sha="1")
+    assert judged(create_legs(project, *now, commit_sha="2"))["new-failures"].passed is not is_new
+
+
+def test_two_failing_cases_of_one_name_where_one_failed_before_are_new(project: Project) -> None:
+    records.create_run(project, {"c.A a": FAILED}, commit_sha="1")
+    run = records.create_run(project, {"c.A a": FAILED}, commit_sha="2")
+    assert judged(run)["new-failures"].passed
+    records.create_result(project, run, records.report_of_run(run), "c.A a", FAILED)
+    assert judged(run)["new-failures"].detail == "1 new failure(s): c.A a"

@@ -445,3 +445,31 @@ def test_no_password_of_a_url_is_kept(server: Server, url: str, kept: str) -> No
     run = upload(server, ("project", project), ("junit", junit(1)), ("repoUrl", url), ("buildUrl", url))
     assert server.get(f"/api/v1/projects/{run['projectId']}").json["repoUrl"] == kept
     assert server.get(f"/api/v1/runs/{run['runId']}").json["run"]["buildUrl"] == kept
+
+
+def test_a_pull_request_is_compared_with_what_its_diff_begins_at(server: Server) -> None:
+    def on(branch: str, commit: str, *parts: tuple[str, str]) -> Any:
+        return upload(server, ("project", "order"), ("branch", branch), ("commit", commit), *parts, JUNIT)
+
+    runs = [on("main", commit) for commit in ("a1", "b2", "c3")]
+    diff = '{"base":"unknown","baseCommits":["b2","a1"],"files":{"x.py":[[1,2]]}}'
+    on("patch", "d4", ("diff", diff), ("baseBranch", "main"), ("headRepo", "someone/order"))
+    gate = server.get("/api/v1/gate?project=order&commit=d4").json
+    assert gate["baseline"] == {
+        "runId": runs[1]["runId"], "commit": "b2", "branch": "main", "reason": "MERGE_BASE", "behind": 1,
+    }  # fmt: skip
+    page = server.get(gate["runPath"]).text
+    assert "Compared with b2, 1 commit behind main, where its branch begins" in page
+
+
+def test_an_unknown_base_branch_is_a_warning(server: Server) -> None:
+    upload(server, ("project", "unknown base"), ("branch", "main"), ("commit", "a"), JUNIT)
+    answer = upload(server, ("project", "unknown base"), ("branch", "x"), ("baseBranch", "nowhere"), JUNIT)
+    assert answer["warnings"] == ["the base branch nowhere has no run: the run is compared with main"]
+
+
+@pytest.mark.parametrize("commits", ['"a"', "[1]", '{"a":1}'])
+def test_base_commits_must_be_a_list_of_texts(server: Server, commits: str) -> None:
+    diff = f'{{"base":"a","baseCommits":{commits},"files":{{}}}}'
+    check = post(server, ("project", "base commits"), ("diff", diff), JUNIT)
+    assert check.status == 400

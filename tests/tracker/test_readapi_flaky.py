@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import records
 from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
+from tracker_rows import Suite
 
 from models.errors import NotFound
 from models.tracker.failures import flaky
@@ -74,7 +76,8 @@ def test_both_outcomes_within_one_run_are_not_flaky(project: Project) -> None:
 def test_tests_of_one_name_with_the_same_outcomes_in_each_run_are_not_flaky(project: Project) -> None:
     """For example, it always fails on one of two operating systems."""
     for run in create_runs(project, "abc", PASSED, PASSED):
-        records.create_result(project, run, records.report_of_run(run), "c.A a", FAILED)
+        suite = Suite.get(Suite.run_id == run.id)
+        records.create_result(project, run, records.report_of_run(run), "c.A a", FAILED, suite_id=suite.id)
     assert flaky_names(project) == []
     create_runs(project, "abc", PASSED)
     assert flaky_names(project) == ["c.A a"]
@@ -147,3 +150,35 @@ def test_the_status_of_an_unknown_test_cannot_be_set(project: Project) -> None:
     create_runs(records.create_project("other"), None, PASSED)
     with pytest.raises(NotFound):
         flaky.set_triage(project.id, "c.A", "a", Triage.QUARANTINED, None, 1, NOW)
+
+
+def create_leg(project: Project, outcome: CaseStatus, suite: str, **facts: Any) -> Run:
+    """Creates a run of the commit `abc` with a result of `c.A a` in this suite."""
+    run = records.create_run(project, commit_sha="abc", **facts)
+    counts = {"tests": 1, "failed": 0, "errors": 0, "skipped": 0, "duration_ms": 0}
+    made = Suite.create(report=records.report_of_run(run), run_id=run.id, name=suite, **counts)
+    records.create_result(project, run, records.report_of_run(run), "c.A a", outcome, suite_id=made.id)
+    return run
+
+
+def test_a_test_that_fails_in_one_flag_only_is_a_failure_of_that_platform(project: Project) -> None:
+    create_leg(project, PASSED, "s", flag="unit-linux")
+    create_leg(project, FAILED, "s", flag="unit-windows")
+    (test,) = flaky.tests(project.id)
+    assert (test.commits, test.fails_only_in, flaky.count(project.id)) == (None, ["unit-windows"], 0)
+
+
+def test_a_test_that_fails_in_one_suite_only_is_a_failure_of_that_platform(project: Project) -> None:
+    create_leg(project, FAILED, "windows")
+    create_leg(project, PASSED, "linux")
+    (test,) = flaky.tests(project.id)
+    assert (test.commits, test.fails_only_in, flaky.count(project.id)) == (None, ["windows"], 0)
+    create_leg(project, PASSED, "windows")
+    (test,) = flaky.tests(project.id)
+    assert (test.commits, test.fails_only_in) == (1, None)
+
+
+def test_a_test_that_fails_on_all_platforms_is_not_listed(project: Project) -> None:
+    create_leg(project, FAILED, "windows")
+    create_leg(project, FAILED, "linux")
+    assert flaky.tests(project.id) == []

@@ -41,6 +41,8 @@ PAGE_PATHS = (
     "/runs/{run}",
     "/compare?base={run}&head={run}",
     "/compare?base={run}&head={open}",
+    "/compare?base={run}",
+    "/compare?head={run}",
 )
 CHANGES = (
     ("POST", "/api/v1/projects/{project}/flaky/status", "WRITE"),

@@ -78,12 +78,20 @@ def test_nothing_expires_if_retention_is_disabled(project: Project) -> None:
 
 def test_runs_older_than_the_limit_expire_oldest_first(project: Project) -> None:
     second, first = (
-        records.create_run(project, created_at=NOW + 1),
-        records.create_run(project, created_at=NOW),
+        records.create_run(project, branch="x", created_at=NOW + 1),
+        records.create_run(project, branch="x", created_at=NOW),
     )
     records.create_run(project, created_at=NOW + 2)
     records.create_run(project, created_at=NOW + 3)
     assert expired(before=NOW + 2) == ids(first, second)
+
+
+def test_the_baseline_of_a_run_that_is_kept_is_kept(project: Project) -> None:
+    older, base = (records.create_run(project, created_at=NOW + place) for place in (0, 1))
+    records.create_run(project, created_at=NOW + 2)
+    records.create_run(project, created_at=NOW + 3)
+    assert expired(before=NOW + 2) == ids(older)
+    assert expired(before=NOW + 3) == ids(older, base)
 
 
 def test_the_newest_run_of_a_project_is_kept_however_old(project: Project) -> None:
@@ -109,7 +117,7 @@ def test_a_branch_keeps_its_newest_runs(project: Project) -> None:
     runs = {branch: [records.create_run(project, branch=branch) for _ in range(4)] for branch in ("main", "x", None)}
     records.create_run(records.create_project("other"))
     oldest = [run for some in runs.values() for run in some[:2]]
-    assert expired(keep=2) == ids(*oldest)
+    assert expired(keep=2) == ids(*(run for run in oldest if run.id != runs["main"][1].id)), "one is a baseline"
     assert expired(keep=4) == []
 
 
@@ -183,15 +191,15 @@ def test_server_deletes_expired_runs_after_its_start(tmp_path: Path) -> None:
             runs = [records.create_run(project, {f"c.A {number}": PASSED}) for number in range(5)]
         server.stop()
         server.start()
-        assert wait_for(lambda: len(found := remaining_runs(server, project)) == 2 and found) == ids(runs[4], runs[3])
+        assert wait_for(lambda: len(found := remaining_runs(server, project)) == 3 and found) == ids(*runs[:1:-1])
         with records.store_of(server):
-            wait_for(lambda: Test.select().count() == 2)
+            wait_for(lambda: Test.select().count() == 3)
 
 
 def test_new_run_expires_the_oldest_run_of_its_branch(tmp_path: Path) -> None:
     with http_checks.running_server(tmp_path, tracker={"retain-runs": 2}) as server:
         made = [
-            uploads.upload(server, ("project", "demo"), ("branch", "main"), ("junit", uploads.junit(passed=1)))
+            uploads.upload(server, ("project", "demo"), ("branch", "topic"), ("junit", uploads.junit(passed=1)))
             for _ in range(4)
         ]
         project = made[0]["projectId"]
@@ -204,7 +212,7 @@ def test_runs_are_deleted_after_retain_days(tmp_path: Path) -> None:
     with http_checks.running_server(tmp_path, tracker={"retain-days": 30}) as server:
         with records.store_of(server):
             project = records.create_project("demo")
-            records.create_run(project, created_at=SECOND)
+            records.create_run(project, branch="topic", created_at=SECOND)
             today = records.create_run(project, created_at=2_000_000_000 * SECOND)
         server.stop()
         server.start()

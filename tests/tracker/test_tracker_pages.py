@@ -146,7 +146,7 @@ def test_run_page_shows_failures_with_stack_and_output_first(server: Server, pro
 
 def test_empty_run_has_a_page(server: Server, project: Project) -> None:
     run = records.create_run(project, branch=None)
-    assert "no earlier run" in page(server, f"/runs/{run.id}").text
+    assert "No baseline: main has no complete run of this flag" in page(server, f"/runs/{run.id}").text
 
 
 def test_page_of_a_test_shows_its_runs(server: Server, project: Project) -> None:

@@ -35,6 +35,7 @@ from models.tracker.failures.flaky import Triage
 from models.tracker.failures.run_failures import FailureQuery
 from models.tracker.forges import owners
 from models.tracker.gate import project_status, quality_gate
+from models.tracker.gate.baseline import explained
 from models.tracker.gate.project_status import Health, ProjectStatus
 from models.tracker.gate.quality_gate import Thresholds
 from models.tracker.runs import attempts, comparison, perf
@@ -312,6 +313,7 @@ class RunPage(ReadPage):
             "run_health": health,
             "reason": reason,
             "baseline": baseline,
+            "compared_with": explained(verdict.baseline, run.id, self.config.tracker.quality_gate.base_branch),
             "changes": changes,
             "before": before,
             "after": after,

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from models.errors import Invalid, TooLarge
 from models.json_format import check_text
@@ -22,6 +22,9 @@ MAX_PATHS = 50_000
 MAX_PATHS_BYTES = 16 * 1024 * 1024
 _MAX_LINE = 2**31
 _MAX_COMMIT_CHARACTERS = 2000
+
+MAX_BASE_COMMITS = 50
+"""First parents of the base that an upload names with it."""
 
 TOO_LARGE = "the diff is too large"
 COMBINED = "the diff is a combined diff of a merge; compare two commits with git diff BASE HEAD"
@@ -78,6 +81,8 @@ class Diff:
     paths: Sequence[str] = ()
     """The files of the repository that have the name of a changed file."""
     problem: str | None = None
+    base_commits: Sequence[str] = ()
+    """First parents of the base, newest first: candidates for the baseline where the base has no run."""
 
 
 @frozen
@@ -129,7 +134,7 @@ def read_diff(data: bytes) -> Diff:
     else:
         raise Invalid(_NO_DIFF)
     if len(diff.files) > MAX_DIFF_FILES or sum(map(len, diff.files.values())) > MAX_DIFF_RANGES:
-        return Diff({}, diff.base, diff.head, problem=TOO_LARGE)
+        return Diff({}, diff.base, diff.head, problem=TOO_LARGE, base_commits=diff.base_commits)
     return diff
 
 
@@ -146,15 +151,22 @@ def _from_json(data: bytes) -> Diff:
         values = json.loads(data)
         files = {str(path): _ranges(ranges) for path, ranges in values.get("files", {}).items()}
         base, head = (values.get(name) for name in ("base", "head"))
+        parents = _commits(values.get("baseCommits", []))
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise Invalid(_NO_DIFF) from None
     if any(not isinstance(commit, str | None) or len(commit or "") > _MAX_COMMIT_CHARACTERS for commit in (base, head)):
         raise Invalid(f"diff: base and head must be text of at most {_MAX_COMMIT_CHARACTERS} characters")
     try:
-        check_text({"base": base, "head": head, "files": list(files)})
+        check_text({"base": base, "head": head, "files": list(files), "baseCommits": parents})
     except Invalid as problem:
         raise Invalid(f"diff: {problem.message}") from None
-    return Diff(files, base, head)
+    return Diff(files, base, head, base_commits=parents)
+
+
+def _commits(values: Any) -> list[str]:
+    if not isinstance(values, list) or any(type(one) is not str or len(one) > _MAX_COMMIT_CHARACTERS for one in values):
+        raise TypeError("the commits are not a list of texts")
+    return values[:MAX_BASE_COMMITS]
 
 
 def _ranges(values: Any) -> Ranges:
@@ -250,7 +262,7 @@ def read_paths(listing: bytes) -> list[str]:
 def with_paths(diff: Diff, paths: Sequence[str]) -> Diff:
     """The diff with those files of the repository that share a name with a changed file."""
     names = {_name(path) for path in diff.files}
-    return Diff(diff.files, diff.base, diff.head, [path for path in paths if _name(path) in names], diff.problem)
+    return evolve(diff, paths=[path for path in paths if _name(path) in names])
 
 
 def _name(path: str) -> str:
@@ -261,6 +273,12 @@ def store(run_id: int, diff: Diff) -> None:
     """Keeps the diff of a run, in place of an earlier one."""
     ranges, paths = json.dumps(diff.files), json.dumps(diff.paths)
     reports.execute_sql(_STORE, (run_id, diff.base, diff.head, ranges, paths, diff.problem))
+    reports.execute_sql("DELETE FROM base_commit WHERE run_id = ?", (run_id,))
+    commits = dict.fromkeys([diff.base, *diff.base_commits] if diff.base else [])
+    for place, commit in enumerate(commits):
+        reports.execute_sql(
+            "INSERT INTO base_commit (run_id, place, commit_sha) VALUES (?, ?, ?)", (run_id, place, commit)
+        )
 
 
 def changed_lines(run_id: int) -> tuple[Mapping[str, Ranges], Collection[str]]:

@@ -67,7 +67,7 @@ _COUNTED = f"""
     WHERE s.occurrences <= :occurrences AND (s.occurrences < :occurrences OR c.id < :id)
     ORDER BY s.occurrences DESC, c.id DESC LIMIT :limit"""  # noqa: S608
 _RECENT = f"""
-    SELECT id FROM run WHERE project_id = :project AND superseded_by IS NULL {{branch}} AND created_at >= :since
+    SELECT id FROM counted_run WHERE project_id = :project {{branch}} AND created_at >= :since
     ORDER BY created_at DESC, id DESC LIMIT {WINDOW}"""  # noqa: S608
 _OF_BRANCH = _COUNTED.format(runs=_RECENT.format(branch="AND branch = :branch"))
 _SINCE = _COUNTED.format(runs=_RECENT.format(branch=""))

@@ -16,7 +16,7 @@ from models.tracker.tables import Run, reports
 MAX_RUNS = 500
 
 _WINDOW = """
-    SELECT id FROM run WHERE project_id = ? AND branch IS ? AND flag = ? AND superseded_by IS NULL
+    SELECT id FROM counted_run WHERE project_id = ? AND branch IS ? AND flag = ?
     AND (created_at, id) <= (?, ?) ORDER BY created_at DESC, id DESC LIMIT ?"""
 _LAST_PASSED = f"""
     SELECT test_id, max(run_id) FROM (SELECT r.test_id, r.run_id FROM

@@ -1,36 +1,48 @@
 """Flaky tests, and the triage status of tests.
 
-A test is flaky if it passed and failed for one commit in different runs, or if its report marks it. A run in which
-several tests of one name did both counts as failed: a test that always fails on one platform is not flaky. Only the
-newest `WINDOW` runs of a project are read, and of those only failures in runs of commits that have several runs.
+A test is flaky if it passed and failed for one commit in different runs of one flag, in one module and suite, or if
+its report marks it. A run in which several tests of one name did both there counts as failed. A test that fails for a
+commit in one flag, module or suite and passes in another fails on a platform, and is not flaky. Only the newest
+`WINDOW` runs of a project are read, and of those only failures in runs of commits that have several runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from enum import Enum
 
 from attrs import frozen
 
 from models.tracker.queries import test_id
-from models.tracker.reports.base import FAILING
+from models.tracker.reports.base import CASE_STATUSES, FAILING, CaseStatus
 from models.tracker.tables import reports
 
 WINDOW = 500
 MAX_TESTS = 500
+MAX_PLATFORM_TESTS = 5_000
+"""So many failing tests are looked for on other platforms."""
+SKIPPED = CASE_STATUSES.index(CaseStatus.SKIPPED)
+_Leg = tuple[str, str | None, str | None]
+"""The flag, module and suite of results."""
 
+_LEG = "JOIN report {0}p ON {0}p.id = {0}.report_id LEFT JOIN suite {0}s ON {0}s.id = {0}.suite_id"
+_SAME_LEG = "{0}p.module IS badp.module AND {0}s.name IS bads.name"
 _FOUND = f"""
-    WITH recent AS MATERIALIZED (SELECT id, commit_sha, flaky, created_at FROM run WHERE project_id = :project
+    WITH recent AS MATERIALIZED (SELECT id, commit_sha, flag, flaky, created_at FROM run WHERE project_id = :project
         ORDER BY created_at DESC, id DESC LIMIT {WINDOW}),
     again AS MATERIALIZED (SELECT commit_sha FROM recent WHERE commit_sha IS NOT NULL
         GROUP BY commit_sha HAVING count(*) > 1),
-    mixed AS (SELECT DISTINCT bad.test_id, run.commit_sha FROM recent run CROSS JOIN result bad
+    mixed AS (SELECT DISTINCT bad.test_id, run.commit_sha FROM recent run
+        CROSS JOIN result bad {_LEG.format("bad")}
         WHERE run.commit_sha IN (SELECT commit_sha FROM again) AND bad.run_id = run.id AND bad.status IN {FAILING}
-        AND EXISTS (SELECT 1 FROM run other CROSS JOIN result good
+        AND EXISTS (SELECT 1 FROM run other CROSS JOIN result good {_LEG.format("good")}
             WHERE other.project_id = :project AND other.commit_sha = run.commit_sha AND other.id <> run.id
-            AND good.test_id = bad.test_id AND good.run_id = other.id AND good.status = 0
-            AND NOT EXISTS (SELECT 1 FROM result too WHERE too.test_id = bad.test_id AND too.run_id = other.id
-                AND too.status IN {FAILING}))),
+            AND other.flag = run.flag AND good.test_id = bad.test_id AND good.run_id = other.id AND good.status = 0
+            AND {_SAME_LEG.format("good")} AND NOT EXISTS (SELECT 1 FROM result too {_LEG.format("too")}
+                WHERE too.test_id = bad.test_id AND too.run_id = other.id AND too.status IN {FAILING}
+                AND {_SAME_LEG.format("too")}))),
     marked AS (SELECT DISTINCT r.test_id FROM recent run CROSS JOIN result r INDEXED BY result_flaky
         WHERE run.flaky > 0 AND r.run_id = run.id AND r.flaky = 1),
     found AS MATERIALIZED (SELECT test_id, count(commit_sha) AS commits FROM
@@ -39,7 +51,8 @@ _FOUND = f"""
 _COUNT = f"{_FOUND} SELECT count(*) FROM found"  # noqa: S608 (constants)
 _LIST = f"""{_FOUND},
     shown AS MATERIALIZED (SELECT test_id, commits FROM found UNION ALL SELECT test_id, NULL FROM mark
-        WHERE project_id = :project AND status = 'QUARANTINED' AND test_id NOT IN (SELECT test_id FROM found)),
+        WHERE project_id = :project AND status = 'QUARANTINED' AND test_id NOT IN (SELECT test_id FROM found)
+        UNION SELECT value, NULL FROM json_each(:others) WHERE value NOT IN (SELECT test_id FROM found)),
     bad AS MATERIALIZED (SELECT r.test_id, count(*) AS failures, max(run.created_at) AS last
         FROM recent run CROSS JOIN result r WHERE r.run_id = run.id AND r.status IN {FAILING} GROUP BY r.test_id),
     top AS MATERIALIZED (SELECT t.id, t.class_name, t.name, t.file, shown.commits,
@@ -49,9 +62,20 @@ _LIST = f"""{_FOUND},
     SELECT top.class_name, top.name, top.commits, (SELECT count(*) FROM result r WHERE r.test_id = top.id
         AND r.run_id >= (SELECT min(id) FROM recent) AND r.run_id IN (SELECT id FROM recent)),
         top.failures, top.last, coalesce(mark.status, 'ACTIVE'), mark.note,
-        top.file
+        top.file, top.id
     FROM top LEFT JOIN mark ON mark.project_id = :project AND mark.test_id = top.id
     ORDER BY top.failures DESC, coalesce(top.commits, -1) DESC, top.class_name, top.name"""  # noqa: S608
+_LEGS = f"""
+    WITH recent AS MATERIALIZED (SELECT id, commit_sha, flag, created_at FROM counted_run WHERE project_id = :project
+        AND commit_sha IS NOT NULL ORDER BY created_at DESC, id DESC LIMIT {WINDOW}),
+    newest AS MATERIALIZED (SELECT test_id, commit_sha FROM (SELECT bad.test_id, run.commit_sha, row_number() OVER
+            (PARTITION BY bad.test_id ORDER BY run.created_at DESC, run.id DESC) AS place
+        FROM recent run CROSS JOIN result bad WHERE bad.run_id = run.id AND bad.status IN {FAILING}) AS failures
+        WHERE place = 1 ORDER BY test_id LIMIT {MAX_PLATFORM_TESTS})
+    SELECT r.test_id, run.flag, rp.module, rs.name, max(CASE WHEN r.status IN {FAILING} THEN 1 ELSE 0 END)
+    FROM newest n JOIN recent run ON run.commit_sha = n.commit_sha
+    JOIN result r ON r.test_id = n.test_id AND r.run_id = run.id AND r.status <> {SKIPPED} {_LEG.format("r")}
+    GROUP BY r.test_id, run.flag, rp.module, rs.name"""  # noqa: S608 (constants)
 _MARK = """
     INSERT INTO mark (project_id, test_id, status, note, account_id, created_at) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (project_id, test_id) DO UPDATE SET status = excluded.status, note = excluded.note,
@@ -82,6 +106,8 @@ class FlakyTest:
     status: Triage
     note: str | None
     file: str | None
+    fails_only_in: Sequence[str] | None = None
+    """The flags, modules or suites in which it fails, where it passes in others for the same commit; never if flaky."""
 
 
 def count(project_id: int) -> int:
@@ -90,12 +116,39 @@ def count(project_id: int) -> int:
 
 
 def tests(project_id: int) -> Sequence[FlakyTest]:
-    """The flaky and the quarantined tests of a project, most failures first."""
-    rows = reports.execute_sql(_LIST, {"project": project_id})
+    """The flaky and the quarantined tests of a project, and those that fail on some platforms; most failures first."""
+    others = _platforms(project_id)
+    rows = reports.execute_sql(_LIST, {"project": project_id, "others": json.dumps([*others])})
     return [
-        FlakyTest(class_name, name, commits, results, failures, last, Triage(status), note, file)
-        for class_name, name, commits, results, failures, last, status, note, file in rows
-    ]
+        FlakyTest(
+            class_name, name, commits, results, failures, last, Triage(status), note, file,
+            others.get(id) if commits is None else None,
+        )
+        for class_name, name, commits, results, failures, last, status, note, file, id in rows
+    ]  # fmt: skip
+
+
+def _platforms(project_id: int) -> dict[int, Sequence[str]]:
+    """By test: where it fails only, for the newest commit for which it failed."""
+    legs = defaultdict[int, tuple[set[_Leg], set[_Leg]]](lambda: (set(), set()))
+    for test, flag, module, suite, failed in reports.execute_sql(_LEGS, {"project": project_id}):
+        legs[test][0 if failed else 1].add((flag, module, suite))
+    named = {test: _names(failing, passing) for test, (failing, passing) in legs.items() if passing}
+    return {test: names for test, names in named.items() if names}
+
+
+def _names(failing: Collection[_Leg], passing: Collection[_Leg]) -> Sequence[str]:
+    """What the failing legs have and no passing one does: their flags, else modules, else suites, else all of these.
+
+    None where results name neither a module nor a suite.
+    """
+    for place in range(3):
+        names = {leg[place] for leg in failing}
+        if None not in names and not names & {leg[place] for leg in passing}:
+            return sorted(str(name) for name in names)
+    if any(module is None and suite is None for _, module, suite in failing):
+        return ()
+    return sorted(" ".join(part for part in leg if part) for leg in failing)
 
 
 def place(test: FlakyTest) -> tuple[int, int, str, str]:

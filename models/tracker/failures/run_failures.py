@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 
 from attrs import evolve, frozen
 
+from models.tracker.gate import new_failures
+from models.tracker.gate.new_failures import NewFailures
 from models.tracker.queries import FailureRow, failures_by_id
 from models.tracker.reports.base import FAILING
 from models.tracker.tables import reports
@@ -25,21 +27,15 @@ _TRACEBACK_HEAD = "Traceback (most recent call last):"
 
 _ENTRIES = f"""
     SELECT 0 AS kind, r.id AS id, coalesce(s.name, '') AS suite, coalesce(f.cluster_id, 0) AS cause, 0 AS count,
-        CASE WHEN EXISTS
-        (SELECT 1 FROM result b WHERE b.run_id = :base AND b.test_id = r.test_id AND b.status IN {FAILING})
-        THEN 0 ELSE 1 END AS is_new
+        CASE WHEN r.id IN (SELECT value FROM json_each(:new_results)) THEN 1 ELSE 0 END AS is_new
     FROM result r JOIN test t ON t.id = r.test_id LEFT JOIN suite s ON s.id = r.suite_id
     LEFT JOIN failure f ON f.result_id = r.id
     WHERE r.run_id = :run AND r.status IN {FAILING}
     AND lower(t.class_name || ' ' || t.name || ' ' || coalesce(f.message, '')) LIKE :pattern ESCAPE '!'
     UNION ALL
-    SELECT 1, s.id, s.name, {SUITE_FAILED}, s.failed + s.errors, CASE WHEN EXISTS
-        (SELECT 1 FROM suite b WHERE b.run_id = :base AND b.name = s.name AND b.failed + b.errors > 0)
-        THEN 0 ELSE 1 END
-    FROM suite s WHERE s.run_id = :run AND s.failed + s.errors > 0
-    AND s.id NOT IN (SELECT r.suite_id FROM result r WHERE r.run_id = :run AND r.status IN {FAILING}
-        AND r.suite_id IS NOT NULL)
-    AND lower(s.name) LIKE :pattern ESCAPE '!'"""  # noqa: S608 (constants)
+    SELECT 1, s.id, s.name, {SUITE_FAILED}, s.failed + s.errors,
+        CASE WHEN s.id IN (SELECT value FROM json_each(:new_suites)) THEN 1 ELSE 0 END
+    FROM failed_suite s WHERE s.run_id = :run AND lower(s.name) LIKE :pattern ESCAPE '!'"""  # noqa: S608 (constants)
 _MATCHING = f"FROM ({_ENTRIES}) AS entries WHERE is_new >= :least_new{{only}}"
 _COUNT = f"SELECT count(*), count(DISTINCT cause), count(DISTINCT suite) {_MATCHING}"
 _PAGE = f"SELECT kind, id, suite, count, is_new {_MATCHING} ORDER BY kind DESC, id LIMIT :size OFFSET :start"
@@ -116,7 +112,9 @@ class FailurePage:
 
 def page_of(run_id: int, baseline_id: int | None, query: FailureQuery, number: int, size: int) -> FailurePage:
     """One page of the failures of a run. Without a baseline no failure counts as new."""
-    values: dict[str, Any] = {"run": run_id, "base": baseline_id or 0, "pattern": "%", "least_new": 0}
+    new = NewFailures() if baseline_id is None else new_failures.of_run(run_id, baseline_id)
+    values: dict[str, Any] = {"run": run_id, "pattern": "%", "least_new": 0}
+    values |= {"new_results": json.dumps([*new.results]), "new_suites": json.dumps([*new.suite_rows])}
     total = int(reports.execute_sql(_COUNT.format(only=""), values).fetchone()[0])
     pattern = query.q.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
     values |= {"pattern": f"%{pattern}%", "least_new": int(query.only_new)}

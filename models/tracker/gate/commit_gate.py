@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve, frozen
 
 from models.config.settings import QualityGate
+from models.errors import Conflict, NotFound
 from models.tracker.coverage import patch
 from models.tracker.coverage.file_coverage import line_coverage
-from models.tracker.gate import quality_gate
+from models.tracker.gate import baseline, quality_gate
 from models.tracker.gate.quality_gate import MISSING_COVERAGE, PATCH, RuleInfo, Thresholds, Verdict
 from models.tracker.queries import runs_by_id
 from models.tracker.tables import Project, Run, reports
@@ -18,15 +20,28 @@ from models.tracker.tables import Project, Run, reports
 MAX_FLAGS = 100
 _SECOND = 1_000_000
 
-_NEWEST_OF_FLAGS = """
+_PREFIX = re.compile("[0-9a-f]{7,}")
+MAX_CANDIDATES = 10
+_ON_BRANCH = "AND branch = :branch"
+
+_COMMITS = """
+    SELECT commit_sha FROM (SELECT commit_sha, max(created_at) AS newest FROM counted_run WHERE project_id = :project
+        AND substr(lower(commit_sha), 1, 7) = :start AND substr(lower(commit_sha), 1, :length) = :prefix
+        GROUP BY commit_sha) AS commits ORDER BY newest DESC, commit_sha"""
+_NEWEST_OF_BRANCH = """
+    SELECT id FROM counted_run WHERE project_id = :project AND branch = :branch {only}
+    ORDER BY first_at DESC, first_id DESC, created_at DESC, id DESC LIMIT 1"""
+_OF_COMMIT = "project_id = :project AND commit_sha = :commit {only}"
+_NEWEST_OF_COMMIT = f"SELECT id FROM counted_run WHERE {_OF_COMMIT} ORDER BY created_at DESC, id DESC LIMIT 1"  # noqa: S608
+_NEWEST_OF_FLAGS = f"""
     SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY flag ORDER BY created_at DESC, id DESC) AS place, flag
-        FROM run WHERE project_id = ? AND commit_sha = ? AND superseded_by IS NULL) AS runs
-    WHERE place = 1 ORDER BY flag LIMIT ?"""
+        FROM counted_run WHERE {_OF_COMMIT}) AS runs
+    WHERE place = 1 ORDER BY flag LIMIT :most"""  # noqa: S608 (constants)
 _CARRIED = """
-    SELECT id, flag FROM run WHERE project_id = :project AND branch = :branch AND state = 'COMPLETE'
-    AND superseded_by IS NULL AND line_covered + line_missed > 0 AND created_at >= :since
-    AND (created_at, id) < (:until, :newest)
-    AND (commit_sha IS NULL OR commit_sha <> :commit) ORDER BY created_at DESC, id DESC"""
+    SELECT id, flag FROM counted_run WHERE project_id = :project AND branch = :branch AND head_repo IS NULL
+    AND state = 'COMPLETE' AND line_covered + line_missed > 0 AND created_at >= :since
+    AND (first_at, first_id) < (:until, :first) AND (commit_sha IS NULL OR commit_sha <> :commit) {only}
+    ORDER BY first_at DESC, first_id DESC, created_at DESC, id DESC"""
 
 
 @frozen
@@ -58,10 +73,72 @@ class CommitVerdict:
         return all(flag.run.state == "COMPLETE" for flag in self.flags if flag.verdict is not None)
 
 
-def judge(newest: Run, project: Project, settings: QualityGate, aggregate: bool = True) -> CommitVerdict:
-    """Judges the commit of a run. Without `aggregate`, or with `aggregate-flags: false`, that run alone decides."""
+@frozen
+class Judged:
+    """What a request for a verdict is about: the newest run, and the branch that the others must be on, if any."""
+
+    newest: Run
+    branch: str | None
+
+
+def find(project: Project, commit: str | None, branch: str | None, flag: str | None) -> Judged:
+    """The newest run of a commit or branch. Raises `NotFound`, and `Conflict` for an ambiguous beginning of a commit.
+
+    With both, it is about the runs of the commit on that branch, or about the commit where that branch has none.
+    A branch alone means its newest commit. Runs of forks count for a branch only where it has no others.
+    """
+    values: dict[str, Any] = {"project": project.id, "branch": branch, "flag": flag}
+    only_flag = "AND flag = :flag" if flag is not None else ""
+    found: int | None = None
+    if commit is not None:
+        values["commit"] = _full(project.id, commit)
+        if branch is not None and _first(_NEWEST_OF_COMMIT.format(only=_ON_BRANCH), values) is None:
+            branch = None
+        only = f"{_ON_BRANCH if branch is not None else ''} {only_flag}"
+        found = _first(_NEWEST_OF_COMMIT.format(only=only), values)
+    else:
+        for only in ("AND head_repo IS NULL", ""):
+            found = found or _first(_NEWEST_OF_BRANCH.format(only=f"{only} {only_flag}"), values)
+        newest = runs_by_id([found]).get(found) if found is not None else None
+        if newest is not None and newest.commit_sha is not None:
+            values["commit"] = newest.commit_sha
+            found = _first(_NEWEST_OF_COMMIT.format(only=f"{_ON_BRANCH} {only_flag}"), values)
+    if found is None:
+        which = f"of commit {commit}" if commit is not None else f"on branch {branch}"
+        raise NotFound(
+            f"{project.name} has no run {which}" + (f" with the flag {flag}" if flag else ""), "RUN_NOT_FOUND"
+        )
+    return Judged(runs_by_id([found])[found], branch)
+
+
+def _first(query: str, values: Mapping[str, Any]) -> int | None:
+    row = reports.execute_sql(query, dict(values)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _full(project_id: int, commit: str) -> str:
+    """The commit of a project's runs that begins like this, in any case; else as it is. Raises `Conflict`."""
+    values: dict[str, Any] = {"project": project_id, "commit": commit}
+    prefix = commit.lower()
+    if _PREFIX.fullmatch(prefix) is None or _first(_NEWEST_OF_COMMIT.format(only=""), values) is not None:
+        return commit
+    values = {"project": project_id, "start": prefix[:7], "prefix": prefix, "length": len(prefix)}
+    found = [name for (name,) in reports.execute_sql(_COMMITS, values)]
+    if len({name.lower() for name in found}) > 1:
+        names = ", ".join(sorted(found)[:MAX_CANDIDATES])
+        raise Conflict(f"commit {commit} is ambiguous: {names}", "AMBIGUOUS_COMMIT")
+    return found[0] if found else commit
+
+
+def judge(
+    newest: Run, project: Project, settings: QualityGate, aggregate: bool = True, branch: str | None = None
+) -> CommitVerdict:
+    """Judges the commit of a run. Without `aggregate`, or with `aggregate-flags: false`, that run alone decides.
+
+    With `branch`, runs of the commit on other branches do not count.
+    """
     limits = quality_gate.thresholds(project, settings)
-    runs = _runs_of_commit(newest) if aggregate else [newest]
+    runs = _runs_of_commit(newest, branch) if aggregate else [newest]
     verdicts = quality_gate.verdicts(runs, {project.id: project}, settings)
     flags = [FlagStatus(run.flag, run, verdicts[run.id]) for run in runs]
     if aggregate:
@@ -80,14 +157,16 @@ def judge(newest: Run, project: Project, settings: QualityGate, aggregate: bool 
     return CommitVerdict(newest, evolve(own, rules=rules), flags, found.covered, found.missed)
 
 
-def _runs_of_commit(newest: Run) -> list[Run]:
-    """The newest run of each flag of the commit, by flag."""
+def _runs_of_commit(newest: Run, branch: str | None) -> list[Run]:
+    """The newest run of each flag of the commit, by flag, with `newest` for its own flag."""
     if newest.commit_sha is None:
         return [newest]
-    values = (newest.project_id, newest.commit_sha, MAX_FLAGS)
-    ids = [row[0] for row in reports.execute_sql(_NEWEST_OF_FLAGS, values)]
+    values = {"project": newest.project_id, "commit": newest.commit_sha, "branch": branch, "most": MAX_FLAGS}
+    only = _ON_BRANCH if branch is not None else ""
+    ids = [row[0] for row in reports.execute_sql(_NEWEST_OF_FLAGS.format(only=only), values)]
     runs = runs_by_id({*ids, newest.id})
-    return [runs[id] for id in ids]
+    found = [runs[id] for id in ids if runs[id].flag != newest.flag]
+    return sorted([*found, newest], key=lambda run: str(run.flag))
 
 
 def _carried(newest: Run, project: Project, limits: Thresholds, present: set[str]) -> list[Run]:
@@ -96,14 +175,18 @@ def _carried(newest: Run, project: Project, limits: Thresholds, present: set[str
     if not listed or newest.commit_sha is None:
         return []
     values: dict[str, Any] = {"project": project.id, "commit": newest.commit_sha}
-    values |= {"until": newest.created_at, "newest": newest.id}
     values["since"] = newest.created_at - round(limits.carry_forward_max_age * _SECOND)
     lenders: dict[str, int] = {}
-    for branch in dict.fromkeys((newest.branch, newest.base_branch or limits.base_branch)):
-        if branch is not None:
-            for id, flag in reports.execute_sql(_CARRIED, values | {"branch": branch}):
-                if flag not in present and (flag in listed or "*" in listed):
-                    lenders.setdefault(flag, id)
+    own, base = newest.branch, baseline.base_branch(newest.id, limits.base_branch)
+    for branch in dict.fromkeys((own, base)):
+        if branch is None:
+            continue
+        at, first = baseline.place_on(newest.id, branch)
+        only = "" if branch == own else "AND pr_number IS NULL"
+        place = {"branch": branch, "until": at, "first": first}
+        for id, flag in reports.execute_sql(_CARRIED.format(only=only), values | place):
+            if flag not in present and (flag in listed or "*" in listed):
+                lenders.setdefault(flag, id)
     runs = runs_by_id(lenders.values())
     return [runs[lenders[flag]] for flag in sorted(lenders)]
 

@@ -30,7 +30,7 @@ _FLAG_EXPIRES = 30 * 86_400 * 1_000_000
 _COLUMNS = ", ".join(field.name for field in fields(RunSummary))
 _RUNS = f"SELECT {_COLUMNS} FROM run WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608 (constants)
 _NEWEST = """
-    SELECT p.id, (SELECT r.id FROM run r WHERE r.project_id = p.id AND r.superseded_by IS NULL
+    SELECT p.id, (SELECT r.id FROM counted_run r WHERE r.project_id = p.id
         ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
     FROM project p WHERE p.id IN (SELECT value FROM json_each(?))"""
 # Steps from each flag to the next in the index: reading every run would cost as much as the project has runs.
@@ -42,22 +42,21 @@ _OF_FLAGS = """
         UNION ALL SELECT f.project_id, f.branch, (SELECT min(r.flag) FROM run r
             WHERE r.project_id = f.project_id AND r.branch = f.branch AND r.flag > f.flag)
         FROM flags f WHERE f.flag IS NOT NULL)
-    SELECT (SELECT r.id FROM run r WHERE r.project_id = f.project_id AND r.branch = f.branch AND r.flag = f.flag
-        AND r.superseded_by IS NULL ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
+    SELECT (SELECT r.id FROM counted_run r WHERE r.project_id = f.project_id AND r.branch = f.branch AND r.flag = f.flag
+        ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
     FROM flags f WHERE f.flag IS NOT NULL"""
 _RECENT = """
     SELECT judged.id, r.passed, r.tests - r.skipped, r.line_covered, r.line_missed
     FROM run judged JOIN run r ON r.id IN (
-        SELECT x.id FROM run x WHERE x.project_id = judged.project_id AND x.branch IS judged.branch
-        AND x.flag = judged.flag AND x.superseded_by IS NULL AND x.created_at <= judged.created_at
+        SELECT x.id FROM counted_run x WHERE x.project_id = judged.project_id AND x.branch IS judged.branch
+        AND x.flag = judged.flag AND x.created_at <= judged.created_at
         ORDER BY x.created_at DESC, x.id DESC LIMIT 20)
     WHERE judged.id IN (SELECT value FROM json_each(?)) ORDER BY r.created_at, r.id"""
 _FIRST_FAILING = """
-    SELECT r.id, coalesce((SELECT b.id FROM run b
-        WHERE b.project_id = r.project_id AND b.branch IS r.branch AND b.flag = r.flag AND b.superseded_by IS NULL
-        AND b.created_at > coalesce((SELECT g.created_at FROM run g
+    SELECT r.id, coalesce((SELECT b.id FROM counted_run b
+        WHERE b.project_id = r.project_id AND b.branch IS r.branch AND b.flag = r.flag
+        AND b.created_at > coalesce((SELECT g.created_at FROM counted_run g
             WHERE g.project_id = r.project_id AND g.branch IS r.branch AND g.flag = r.flag AND g.status = 'PASSED'
-            AND g.superseded_by IS NULL
             AND g.created_at < r.created_at ORDER BY g.created_at DESC LIMIT 1), -1)
         ORDER BY b.created_at, b.id LIMIT 1), r.id)
     FROM run r WHERE r.id IN (SELECT value FROM json_each(?))"""
@@ -90,7 +89,7 @@ class ProjectStatus:
 
 def visible_to(user: User | None, settings: QualityGate) -> list[ProjectStatus]:
     """The projects that `user` may read: the worst health first, then those that have failed longest."""
-    projects = Project.select().where(permissions.readable(user)).order_by(Project.name).limit(MAX_PROJECTS)
+    projects = Project.select().where(permissions.readable(user, Project)).order_by(Project.name).limit(MAX_PROJECTS)
     statuses = of(list(projects), settings)
     order = {health: place for place, health in enumerate(Health)}
     statuses.sort(key=lambda status: (order[status.health], status.since or 2**62, status.project.name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -13,7 +12,8 @@ from attrs import fields, frozen
 
 from models.config.settings import QualityGate
 from models.tracker.coverage.file_coverage import decimal, percent, share
-from models.tracker.reports.base import FAILING
+from models.tracker.gate import baseline, new_failures
+from models.tracker.gate.baseline import Baseline
 from models.tracker.runs import perf
 from models.tracker.runs.attempts import arrived
 from models.tracker.tables import Project, Run, reports
@@ -26,22 +26,6 @@ MISSING_COVERAGE = "missing-coverage"
 PATCH = "min-patch-coverage"
 NO_DIFF = "no diff was uploaded"
 
-_BASELINES = """
-    SELECT r.id, b.id, b.status, b.line_covered, b.line_missed
-    FROM run r JOIN project p ON p.id = r.project_id JOIN run b ON b.id = (SELECT e.id FROM run e
-        WHERE e.project_id = r.project_id AND e.flag = r.flag
-        AND e.branch = coalesce(nullif(r.base_branch, ''), p.base_branch, ?)
-        AND e.state = 'COMPLETE' AND e.superseded_by IS NULL
-        AND (e.created_at, e.id) < (r.created_at, r.id) ORDER BY e.created_at DESC, e.id DESC LIMIT 1)
-    WHERE r.id IN (SELECT value FROM json_each(?))"""
-_FAILING_TESTS = f"""
-    SELECT DISTINCT run_id, test_id FROM result
-    WHERE run_id IN (SELECT value FROM json_each(?)) AND status IN {FAILING}"""  # noqa: S608
-_FAILING_SUITES = f"""
-    SELECT DISTINCT s.run_id, s.name FROM suite s WHERE s.run_id IN (SELECT value FROM json_each(?))
-    AND s.failed + s.errors > 0 AND s.id NOT IN (SELECT r.suite_id FROM result r
-    WHERE r.run_id IN (SELECT value FROM json_each(?)) AND r.status IN {FAILING} AND r.suite_id IS NOT NULL)
-"""  # noqa: S608
 _NAMES = """
     SELECT t.id, t.class_name, t.name FROM test t WHERE t.id IN (SELECT value FROM json_each(?)) AND NOT EXISTS
     (SELECT 1 FROM mark m WHERE m.project_id = t.project_id AND m.test_id = t.id AND m.status = 'QUARANTINED')"""
@@ -116,7 +100,11 @@ class Verdict:
 
     rules: Sequence[RuleInfo]
     coverage_delta: float | None
-    baseline_id: int | None
+    baseline: Baseline | None
+
+    @property
+    def baseline_id(self) -> int | None:
+        return self.baseline.run_id if self.baseline else None
 
     @property
     def passed(self) -> bool:
@@ -147,10 +135,10 @@ def verdicts(
 ) -> dict[int, Verdict]:
     """The verdicts on runs by their ids, in a fixed number of queries. `projects` has each run's project by its id."""
     by_id = {run.id: run for run in runs}
-    bases = _baselines(by_id, settings.base_branch)
+    bases = baseline.of_runs(by_id, settings.base_branch)
     limits = {id: thresholds(projects[run.project_id], settings) for id, run in by_id.items()}
     failed = {id for id, run in by_id.items() if run.status == "FAILED" and limits[id].fail_on_new_failures}
-    new_failures = _new_failures({id: bases.get(id) for id in failed})
+    new = _names_of_new_failures({id: bases.get(id) for id in failed})
     uploads = arrived(id for id, run in by_id.items() if run.expected_uploads is not None)
     measured = perf.with_points(id for id in by_id if judges_perf(limits[id]) or limits[id].fail_on_no_tests)
     judged = {}
@@ -159,7 +147,7 @@ def verdicts(
         covered = share(run.line_covered, run.line_missed)
         before = base.coverage if base else None
         delta = None if covered is None or before is None else float(covered - before)
-        applied = rules(limits[id], covered, before, new_failures.get(id, ()))
+        applied = rules(limits[id], covered, before, new.get(id, ()))
         if limits[id].min_patch_coverage is not None:
             counts = run.patch_covered or 0, run.patch_missed or 0, run.patch_unknown or 0
             reason = NO_DIFF if run.patch_covered is None else run.patch_reason
@@ -167,46 +155,18 @@ def verdicts(
         applied += presence_rules(limits[id], run, uploads.get(id, 0), id in measured)
         if id in measured and judges_perf(limits[id]):
             applied += perf_rules(limits[id], settings.base_branch, id)
-        judged[id] = Verdict(applied, delta, base.id if base else None)
+        judged[id] = Verdict(applied, delta, base)
     return judged
 
 
-@frozen
-class _Baseline:
-    id: int
-    failed: bool
-    coverage: Fraction | None
+def _names_of_new_failures(pairs: Mapping[int, Baseline | None]) -> dict[int, list[str]]:
+    """By failed run, given with its baseline: the new failures that are not quarantined, as `className name`.
 
-
-def _baselines(runs: Collection[int], base_branch: str) -> dict[int, _Baseline]:
-    """By run: the newest earlier run of its flag on the branch it will be merged into, else on the base branch."""
-    rows = reports.execute_sql(_BASELINES, (base_branch, json.dumps(list(runs))))
-    return {
-        run: _Baseline(base, status == "FAILED", share(covered, missed)) for run, base, status, covered, missed in rows
-    }
-
-
-def _new_failures(pairs: Mapping[int, _Baseline | None]) -> dict[int, list[str]]:
-    """By failed run, given with its baseline: tests that fail, did not there and are not quarantined.
-
-    They are named `className name`. A suite that fails without a failed test in it is named too: otherwise its
-    failure would go unseen.
+    A suite that fails without a failed test in it is named too: otherwise its failure would go unseen.
     """
-    if not pairs:
-        return {}
-    ids = json.dumps([*pairs, *{base.id for base in pairs.values() if base and base.failed}])
-    tests, suites = defaultdict[int, set[int]](set), defaultdict[int, set[str]](set)
-    for run, test in reports.execute_sql(_FAILING_TESTS, (ids,)):
-        tests[run].add(test)
-    for run, suite in reports.execute_sql(_FAILING_SUITES, (ids, ids)):
-        suites[run].add(suite)
-    before = {run: base.id if base else 0 for run, base in pairs.items()}
-    new_tests = {run: tests[run] - tests[before[run]] for run in pairs}
-    names = _names(set().union(*new_tests.values()))
-    return {
-        run: [names[test] for test in new_tests[run] if test in names] + [*(suites[run] - suites[before[run]])]
-        for run in pairs
-    }
+    found = new_failures.of_runs({run: base.run_id if base and base.failed else None for run, base in pairs.items()})
+    names = _names({test for one in found.values() for test in one.tests})
+    return {run: [names[test] for test in one.tests if test in names] + list(one.suites) for run, one in found.items()}
 
 
 def _names(tests: Collection[int]) -> dict[int, str]:

@@ -59,7 +59,7 @@ _MOVABLE = """
 _MOVED_TABLES = ("report", "suite", "result", "coverage", "attachment", "perf_point")
 _COPIED = (
     "branch", "flag", "commit_sha", "repo_url", "build_url", "build_name", "ci_provider", "base_branch", "pr_number",
-    "created_at",
+    "created_at", "head_repo",
 )  # fmt: skip
 _LISTED = """
     SELECT u.id, u.job_key, u.job_instance, u.attempt, u.created_at, r.run_id, count(r.id), sum(r.tests),

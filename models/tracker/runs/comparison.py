@@ -13,6 +13,7 @@ from attrs import frozen
 from models.tracker import queries
 from models.tracker.coverage import coverage_tree
 from models.tracker.coverage.file_coverage import pass_rate, percent, share
+from models.tracker.gate import new_failures
 from models.tracker.reports.base import FAILING
 from models.tracker.tables import Run, reports
 
@@ -24,8 +25,8 @@ MAX_FILES = 100
 
 _FAILS = f"SELECT test_id FROM result WHERE run_id = ? AND status IN {FAILING}"  # noqa: S608 (constants)
 _PASSES = "SELECT test_id FROM result WHERE run_id = ? AND status = 0"
-_NEW = f"{_FAILS} EXCEPT {_FAILS}"
-_STILL = f"{_FAILS} INTERSECT {_FAILS}"
+_NEW = "SELECT value FROM json_each(?)"
+_STILL = f"{_FAILS} AND test_id NOT IN ({_NEW})"
 _FIXED = f"SELECT test_id FROM ({_FAILS} EXCEPT {_FAILS}) AS gone WHERE test_id IN ({_PASSES})"  # noqa: S608
 _PASSED_SUITES = "SELECT DISTINCT name FROM suite WHERE run_id = ? AND failed + errors = 0"
 _NAMED = "SELECT t.class_name, t.name FROM test t WHERE t.id IN ({}) ORDER BY t.class_name, t.name"
@@ -85,7 +86,7 @@ class Changes:
     """Tests whose outcome changed between two runs, quarantined ones included."""
 
     failing: Tests
-    """They fail in `head` and did not in `base`."""
+    """They fail in `head` more often than in `base`."""
     fixed: Tests
     """They failed in `base` and passed in `head`."""
     still_failing: Tests
@@ -106,12 +107,14 @@ class Comparison:
 
 def changes(base: Run, head: Run) -> Changes:
     """A suite that failed without a failed test in it counts as a test of its own name."""
+    new = new_failures.of_run(head.id, base.id)
+    tests = json.dumps([*new.tests])
     before, after = ({row.name for row in queries.suite_failures(run.id)} for run in (base, head))
     passed = {name for (name,) in reports.execute_sql(_PASSED_SUITES, (head.id,))} if before else set[str]()
     return Changes(
-        failing=_tests(after - before, _NEW, head.id, base.id),
+        failing=_tests(new.suites, _NEW, tests),
         fixed=_tests(before & passed - after, _FIXED, base.id, head.id, head.id),
-        still_failing=_tests(before & after, _STILL, head.id, base.id),
+        still_failing=_tests(after - {*new.suites}, _STILL, head.id, tests),
     )
 
 
@@ -191,9 +194,9 @@ def _file(path: str, before: coverage_tree.Counts | None, after: coverage_tree.C
     return FileChange(path, base, head, (after or before or (0, 0))[1])
 
 
-def _tests(suites: Collection[str], query: str, *runs: int) -> Tests:
+def _tests(suites: Collection[str], query: str, *values: int | str) -> Tests:
     rows = [("", suite) for suite in sorted(suites)]
-    rows += reports.execute_sql(_NAMED.format(query), runs).fetchall()
+    rows += reports.execute_sql(_NAMED.format(query), values).fetchall()
     return Tests([Named(*row) for row in rows[:MAX_TESTS]], len(rows))
 
 

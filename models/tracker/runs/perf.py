@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
+from models.tracker.gate import baseline
 from models.tracker.reports.perf_points import FIGURES, PerfPoint
 from models.tracker.tables import reports
 
@@ -17,18 +18,12 @@ BASELINES = 5
 _POINTS = f"""
     SELECT run_id, label, {", ".join(FIGURES)} FROM perf_point WHERE run_id IN (SELECT value FROM json_each(?))
     ORDER BY run_id, label, id"""  # noqa: S608 (constants)
-_BASELINES = """
-    SELECT e.id FROM run r JOIN project p ON p.id = r.project_id JOIN run e ON e.project_id = r.project_id
-    WHERE r.id = ? AND e.flag = r.flag AND e.branch = coalesce(nullif(r.base_branch, ''), p.base_branch, ?)
-    AND e.state = 'COMPLETE' AND e.superseded_by IS NULL AND (e.created_at, e.id) < (r.created_at, r.id)
-    AND EXISTS (SELECT 1 FROM perf_point t WHERE t.run_id = e.id)
-    ORDER BY e.created_at DESC, e.id DESC LIMIT ?"""
 _HISTORY = """
-    SELECT r.id FROM run r WHERE r.project_id = :project AND r.flag = :flag AND r.superseded_by IS NULL
+    SELECT r.id FROM counted_run r WHERE r.project_id = :project AND r.flag = :flag
     AND r.id < :before AND EXISTS (SELECT 1 FROM perf_point t WHERE t.run_id = r.id AND
     (:label = '' OR t.label = :label)) ORDER BY r.id DESC LIMIT :most"""
 _FLAGS = """
-    SELECT DISTINCT r.flag FROM run r WHERE r.project_id = ? AND r.superseded_by IS NULL
+    SELECT DISTINCT r.flag FROM counted_run r WHERE r.project_id = ?
     AND EXISTS (SELECT 1 FROM perf_point t WHERE t.run_id = r.id) ORDER BY r.flag LIMIT 100"""
 
 
@@ -90,8 +85,8 @@ def _united(one: PerfPoint, other: PerfPoint) -> PerfPoint:
 
 
 def baselines(run_id: int, base_branch: str) -> list[int]:
-    """The newest earlier complete runs with points, of the run's flag on its base branch; the newest first."""
-    return [row[0] for row in reports.execute_sql(_BASELINES, (run_id, base_branch, BASELINES))]
+    """Runs with points of the baseline's commit and of the commits before it, one of each, the newest first."""
+    return baseline.with_points(run_id, base_branch, BASELINES)
 
 
 def compared(run_id: int, base_ids: Sequence[int]) -> list[Compared]:

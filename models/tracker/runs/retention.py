@@ -1,19 +1,23 @@
 """Finds expired runs, and deletes runs in short transactions.
 
-The newest run of a project is always kept, and so is the newest of each flag on its base branch: it is a baseline.
-The run that was stored last is kept even if a clock that went back has dated it before others.
+The newest run of a project is always kept, and so is the newest of each flag on its base branch, and the baseline of
+each run that is kept. The run that was stored last is kept even if a clock that went back has dated it before others.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from models.config.settings import QualityGate
 from models.tracker.failures import clusters
+from models.tracker.gate import baseline
 from models.tracker.reports.base import FAILING
 from models.tracker.tables import reports
 
 BATCH_ROWS = 2_000
 
-_KEPT = """
+_EXPIRED = """
     WITH placed AS (SELECT r.id, r.created_at,
         CASE WHEN r.branch = coalesce(p.base_branch, :base) THEN 1 ELSE 0 END AS is_base,
         row_number() OVER (PARTITION BY r.project_id ORDER BY r.created_at DESC, r.id DESC)
@@ -24,10 +28,14 @@ _KEPT = """
         row_number() OVER (PARTITION BY r.project_id, r.branch ORDER BY r.created_at DESC, r.id DESC)
             AS of_branch,
         row_number() OVER (PARTITION BY r.project_id, r.branch ORDER BY r.id DESC) AS came
-        FROM run r JOIN project p ON p.id = r.project_id WHERE r.superseded_by IS NULL)
-    SELECT id FROM placed WHERE newest > 1 AND NOT (is_base = 1 AND of_flag = 1)
+        FROM counted_run r JOIN project p ON p.id = r.project_id)
+    SELECT id, is_base = 1 AND of_flag = 1 FROM placed WHERE newest > 1
         AND (created_at < :before OR (:keep > 0 AND of_branch > :keep AND came > :keep))
-    ORDER BY created_at, id LIMIT :most"""
+    ORDER BY created_at, id"""
+_OTHERS = """
+    SELECT id FROM counted_run WHERE id > :after AND id NOT IN (SELECT value FROM json_each(:expired))
+    ORDER BY id LIMIT :most"""
+_RUNS_AT_ONCE = 2_000
 _PASSED = f"SELECT id FROM result WHERE run_id = ? AND status NOT IN {FAILING} LIMIT ?"  # noqa: S608 (constants)
 _COVERAGE = "SELECT id FROM coverage WHERE run_id = ? LIMIT ?"
 _LAST_OFBATCH_ROWS = "SELECT max(id) FROM (SELECT id FROM test WHERE id > ? ORDER BY id LIMIT ?) AS batch"
@@ -37,9 +45,25 @@ _UNUSED = """
 
 
 def expired(before: int, keep: int, settings: QualityGate, limit: int = 500) -> list[int]:
-    """Ids of the first `limit` runs older than `before`, or beyond the newest `keep` (0: all) of their branch."""
-    values = {"before": before, "keep": keep, "base": settings.base_branch, "most": limit}
-    return [row[0] for row in reports.execute_sql(_KEPT, values)]
+    """Ids of the first `limit` runs older than `before`, or beyond the newest `keep` (0: all) of their branch.
+
+    Without those on which the baselines of other runs depend.
+    """
+    values = {"before": before, "keep": keep, "base": settings.base_branch}
+    old = dict(reports.execute_sql(_EXPIRED, values).fetchall())
+    found = [id for id, is_baseline in old.items() if not is_baseline]
+    needed = _needed_by_others([*old], settings) if found else set[int]()
+    return [id for id in found if id not in needed][:limit]
+
+
+def _needed_by_others(old: Sequence[int], settings: QualityGate) -> set[int]:
+    """The runs on which the baselines of all runs that are not among these depend."""
+    needed, after = set[int](), 0
+    values = {"expired": json.dumps(old), "most": _RUNS_AT_ONCE}
+    while others := [row[0] for row in reports.execute_sql(_OTHERS, values | {"after": after})]:
+        needed |= baseline.needed(others, settings.base_branch)
+        after = others[-1]
+    return needed
 
 
 def superseded_runs(run_id: int) -> list[int]:

@@ -22,7 +22,7 @@ from models.tracker.failures import clusters
 from models.tracker.files import attachments, sources
 from models.tracker.files.attachment_files import AttachmentFolder, StagedFile
 from models.tracker.forges import owners
-from models.tracker.gate import quality_gate
+from models.tracker.gate import baseline, quality_gate
 from models.tracker.gate.quality_gate import Verdict
 from models.tracker.reports.perf_points import FIGURES
 from models.tracker.runs import attempts, run_events
@@ -53,6 +53,8 @@ class Upload:
     ci_provider: str | None = None
     base_branch: str | None = None
     pr_number: int | None = None
+    head_repo: str | None = None
+    """The repository that the commit of a pull request is in, if it is a fork."""
     module: str | None = None
     job_key: str | None = None
     job_instance: str | None = None
@@ -89,6 +91,7 @@ DEFAULT_FLAG = "default"
 _FACTS = {
     "branch": "branch", "commit_sha": "commit", "repo_url": "repo_url", "build_url": "build_url",
     "build_name": "build_name", "ci_provider": "ci_provider", "base_branch": "base_branch", "pr_number": "pr_number",
+    "head_repo": "head_repo",
 }  # fmt: skip
 """Columns of a run that an upload fills where they are empty, and the fields of the upload that fill them."""
 
@@ -179,6 +182,8 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         project = _project(upload, user, settings.security, now)
         run = _run(project, upload, now)
         warnings = [*_add(run, upload, now), *_store_codeowners(project, upload, user, settings, now)]
+        if unknown := baseline.unknown_base_branch(run.id, settings.quality_gate.base_branch):
+            warnings.append(f"the base branch {unknown[0]} has no run: the run is compared with {unknown[1]}")
         unused: Collection[str] = ()
         if upload.attachments is not None:
             attached = upload.attachments
