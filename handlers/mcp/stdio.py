@@ -95,11 +95,14 @@ async def _serve(settings: Config) -> None:
     caller = None if token else Caller(is_remote=listens_beyond_loopback(settings))
     async with _charts(settings) as charts:
         toolbox = Toolbox(lambda: settings, tools, lambda: charts)
+        lost = None
         try:
             await module.serve_stdio(toolbox, ToolCaller(caller, RunningServer(settings, token).send), await _lines())
         except* OSError as group:  # raised in a task of the SDK
+            lost = _first_of(group)
+        if lost is not None:  # Python 3.11.2 would wrap an exception that is raised within `except*`
             discard_output()
-            raise _PipeLost(_first_of(group).strerror) from None
+            raise _PipeLost(lost.strerror)
         await toolbox.wait_for_changes()
 
 
