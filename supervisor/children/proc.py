@@ -50,14 +50,22 @@ def environment(pid: int) -> bytes:
 
     Empty where it cannot be read any more. Raises `PermissionError`.
     """
-    if content := _environ(f"/proc/{pid}"):
-        return content
+    try:
+        if content := _environ(f"/proc/{pid}"):
+            return content
+    except PermissionError:
+        facts = stat(pid)
+        if facts is None or facts[0] not in "ZX":
+            raise  # of an ended thread it is refused to all but root: the other threads decide
     others = (thread for thread in threads(pid) if thread != str(pid))
     return next(filter(None, (_environ(f"/proc/{pid}/task/{thread}") for thread in others)), b"")
 
 
 def _environ(folder: str) -> bytes:
-    """That of a process or a thread; empty where it has ended (Linux before 6.16 reads it so, later ones fail)."""
+    """That of a process or a thread; empty where it has ended (Linux before 6.16 reads it so, later ones fail).
+
+    Raises `PermissionError`.
+    """
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
         return Path(f"{folder}/environ").read_bytes()
     return b""

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import Serve, Server, children_of, is_alive, python_command, tags_by_pid, wait_for
@@ -163,8 +164,23 @@ def test_the_environment_is_that_of_a_thread_where_the_first_has_ended(
     read = proc._environ  # as Linux before 6.16: that of a zombie can be opened, and is empty
     monkeypatch.setattr(proc, "_environ", lambda folder: b"" if folder == f"/proc/{pid}" else read(folder))
     assert TAG_VARIABLE.encode() in proc.environment(pid)
+
+    def refuse(folder: str) -> bytes:  # as later ones do to an ordinary user
+        if folder == f"/proc/{pid}":
+            raise PermissionError
+        return read(folder)
+
+    monkeypatch.setattr(proc, "_environ", refuse)
+    assert TAG_VARIABLE.encode() in proc.environment(pid)
+    monkeypatch.undo()
     assert server.do("stop", "web").status == 200
     assert proc.environment(pid) == b""
+
+
+def test_the_environment_of_another_users_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc, "_environ", Mock(side_effect=PermissionError))
+    with pytest.raises(PermissionError):
+        proc.environment(os.getpid())
 
 
 def test_children_are_adopted_after_each_kill_of_the_server(serve: Serve) -> None:
