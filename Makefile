@@ -21,9 +21,9 @@ demo: $(VENV)/run .tools/ready
 	$(BIN)/python run.py --config examples/pilothouse.yaml --data-dir .demo
 
 # One worker for each processor. The tests of a file stay together, since they share a server. Files run in the order of their
-# names: xdist would start those with few tests last, and these take longest.
+# names: xdist would start those with few tests last, and these take longest. TESTS names folders or files.
 test: $(VENV)/test .tools/ready3
-	$(PYTEST)
+	$(PYTEST) $(TESTS)
 
 # The tests (or those of TESTS) with the lines and branches that they run counted: in this process, and in the servers that
 # they start.

@@ -1,14 +1,15 @@
 """`make proof`: what takes too long for `make test`. Each part is run, and the exit code is 1 if any of them fails.
 
-    python .ci/proof.py [rounds] [log] [pythons] [debian] [minimal]
+    python .ci/proof.py [rounds] [log] [pythons] [bare] [debian] [minimal]
 
 rounds: the tests with their long rounds (PILOTHOUSE_PROOF=1).
 log: the write-ahead log of the tracker's store during a quarter of an hour of uploads.
 pythons: the tests on every Python from 3.11 to 3.14 that is found.
+bare: `make run`, then `make test`, as an ordinary user of a fresh Debian 12 with what the README names (`bare.py`).
 debian: the README in a fresh Debian 12.
 minimal: the server in a Debian 12 without any optional program.
 
-The last two need root's rights and debootstrap; apt and pip use the settings of this machine.
+The last three need root's rights and debootstrap; apt and pip use the settings of this machine.
 """
 
 from __future__ import annotations
@@ -88,6 +89,10 @@ def in_debian(include: str, *commands: str) -> bool:
         return good and succeeds("unshare", "--mount", "--pid", "--fork", "chroot", root, "sh", "-euxc", script)
 
 
+def bare() -> bool:
+    return succeeds(sys.executable, ROOT / ".ci" / "bare.py")
+
+
 def debian() -> bool:
     readme = ".venv/bin/python -m pytest -q tests/project/test_documents.py -k README"
     return in_debian(f"{NEEDED},{OPTIONAL}", "make .venv/test", readme)
@@ -99,7 +104,7 @@ def minimal() -> bool:
     return in_debian(NEEDED, "make .venv/run", smoke)
 
 
-PARTS: Mapping[str, Callable[[], bool]] = {part.__name__: part for part in (rounds, log, pythons, debian, minimal)}
+PARTS: Mapping[str, Callable[[], bool]] = {part.__name__: part for part in (rounds, log, pythons, bare, debian, minimal)}
 
 
 def main() -> int:

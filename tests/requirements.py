@@ -1,6 +1,7 @@
 """Parts of the machine that some tests need. A test without its part is skipped with a reason; with CI=true it fails.
 
-`@pytest.mark.needs("curl", MOUNTING)` names them for a test; `need("curl")` does so in a fixture or a helper.
+`@pytest.mark.needs("curl", MOUNTING)` names them for a test; `require("curl")` does so in a fixture or a helper. The
+reason says how to get the part: its Debian package, or what to do where Debian has none.
 """
 
 from __future__ import annotations
@@ -18,20 +19,36 @@ import pytest
 HELM, MOUNTING, NAMESPACES, POSTGRESQL, ROOT_USER = (
     "helm", "mount -t tmpfs", "unshare --mount", "PostgreSQL", "root's rights",
 )  # fmt: skip
+PACKAGES: Mapping[str, str] = {
+    **{name: name for name in ("chromium", "curl", "docker-registry", "fish", "git", "openssl", "tmux", "zsh")},
+    "e2fsck": "e2fsprogs", "gpg": "gnupg", "gpgconf": "gnupg", "losetup": "mount", "mkfs.ext4": "e2fsprogs",
+    "nginx": "nginx-light", POSTGRESQL: "postgresql", "ps": "procps", "setpriv": "util-linux",
+    "systemd-analyze": "systemd", "systemd-notify": "systemd",
+}  # fmt: skip
+"""Part -> its Debian package. A part without one needs other words (`how` of `missing_part`)."""
+_AS_ROOT = "not in Debian: run the tests as root, where a container may mount"
+_OTHERWISE: Mapping[str, str] = {
+    HELM: "not in Debian: `make test` fetches it", MOUNTING: _AS_ROOT, NAMESPACES: _AS_ROOT, ROOT_USER: _AS_ROOT,
+}  # fmt: skip
 
 
-def missing_part(part: str) -> NoReturn:
-    """Skips the current test. With CI=true fails it: CI installs everything."""
+def missing_part(part: str, how: str = "") -> NoReturn:
+    """Skips the current test, with a reason that says how to get the part. With CI=true it fails: CI has everything.
+
+    `how`: "Debian: apt install NAME", or "not in Debian: what to do", for a part without an entry in `PACKAGES`.
+    """
+    how = how or _OTHERWISE.get(part) or f"Debian: apt install {PACKAGES[part]}"
+    reason = f"missing: {part} ({how})"
     if os.environ.get("CI") == "true":
-        pytest.fail(f"missing: {part}", pytrace=False)
-    pytest.skip(f"missing: {part}")
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 def require(*parts: str | Path) -> None:
     """Requires parts: each is one of the names above, a program on PATH, or a path that must exist."""
     for part in parts:
         if not is_available(part):
-            missing_part(str(part))
+            missing_part(str(part), "not in Debian: it lies beside the checkout" if isinstance(part, Path) else "")
 
 
 def is_available(part: str | Path) -> bool:

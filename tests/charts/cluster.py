@@ -44,7 +44,7 @@ def programs() -> Path:
     if not named and shared.exists():
         named = subprocess.run([str(shared)], check=True, capture_output=True, text=True).stdout.strip()
     if not named or not all((Path(named) / name).exists() for name in _PROGRAMS):
-        missing_part("a Kubernetes API server (KUBEBUILDER_ASSETS names its folder)")
+        missing_part("a Kubernetes API server", "not in Debian: KUBEBUILDER_ASSETS names the folder of envtest")
     return Path(named)
 
 

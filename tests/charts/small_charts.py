@@ -45,7 +45,7 @@ def helm_path(name: str) -> str:
     found = ROOT / ".tools" / name
     path = str(found) if found.exists() else shutil.which("helm") if name == "helm" else None
     if path is None:
-        missing_part(f"{name} (.ci/fetch_helm.py --with-helm3 fetches it)")
+        missing_part(name, "not in Debian: .ci/fetch_helm.py --with-helm3 fetches it")
     return path
 
 

@@ -81,7 +81,7 @@ STATES: dict[str, tuple[tuple[str, dict[str, Any], dict[str, Any]], bool]] = {
 def kubectl() -> str:
     found = shutil.which("kubectl") or str(ROOT / ".tools" / "kubectl")
     if shutil.which(found) is None:
-        missing_part("kubectl")
+        missing_part("kubectl", "not in Debian: .ci/fetch_helm.py fetches it")
     return found
 
 

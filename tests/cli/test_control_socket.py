@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, TIMEOUT_SECONDS, Serve, Server, wait_for
+from requirements import ROOT_USER
 from users import bearer, create_token
 
 SLEEP = {"command": "sleep 1000"}
 NOBODY = 65534
 CLOSED: dict[str, Any] = {"security": {"open-mode": False}}
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+as_root = pytest.mark.needs(ROOT_USER)
 
 
 class Connection(http.client.HTTPConnection):

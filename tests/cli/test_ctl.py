@@ -18,6 +18,7 @@ import pytest
 import trustme
 from conftest import ROOT, TIMEOUT_SECONDS, Serve, wait_for
 from ctl_runs import PROCESSES, SLEEP, Ctl, by_socket, reading
+from requirements import ROOT_USER
 from users import create_token
 
 from supervisor.cli.ctl.errors import FAILED, REFUSED, CtlError
@@ -189,12 +190,11 @@ def test_the_server_is_found_by_its_data_directory(serve: Serve, tmp_path: Path)
     assert (server.data / "endpoint.json").stat().st_mode & 0o777 == 0o600
     elsewhere = tmp_path / "elsewhere.yaml"
     elsewhere.write_text(f"server: {{data-dir: {server.data}}}")
+    (tmp_path / "empty").mkdir()  # a `data` in the current folder would be preferred
     for config in (elsewhere, server.file):
         before = [sys.executable, str(ROOT / "run.py"), "--config", str(config), "ctl", "status"]
-        assert (
-            subprocess.run(before, capture_output=True, text=True, timeout=TIMEOUT_SECONDS).stdout
-            == "web  not_started\n"
-        )
+        done = subprocess.run(before, cwd=tmp_path / "empty", capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+        assert done.stdout == "web  not_started\n"
     url = f"unix://{server.data}/control.sock"
     by_variable = Ctl(server)("status", "--timeout", "5s", PILOTHOUSE_URL=url)
     assert (by_variable.stdout, by_variable.stderr) == ("web  not_started\n", "")
@@ -205,9 +205,8 @@ def test_the_server_is_found_by_its_data_directory(serve: Serve, tmp_path: Path)
     assert "no server runs on it" in Ctl(server)("status").stderr
 
 
+@pytest.mark.needs(ROOT_USER)
 def test_a_data_directory_of_another_user_is_not_trusted(serve: Serve) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to give a file to another user")
     server = serve({"web": SLEEP})
     os.chown(server.data / "endpoint.json", 65534, -1)
     assert "belongs to another user (uid 65534)" in Ctl(server, "--data-dir", str(server.data))("status").stderr

@@ -172,7 +172,7 @@ def _mount(folder: Path, *arguments: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     done = subprocess.run(["mount", *arguments, str(folder)], capture_output=True, text=True)
     if done.returncode:
-        missing_part(f"a file system that can be mounted: {done.stderr.strip()}")
+        missing_part(f"a file system that can be mounted: {done.stderr.strip()}", "not in Debian: run as root")
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def with_name_server(folder: Path, address: str) -> list[str]:
     command = ["unshare", "--mount", "sh", "-c", f'mount --bind {file} /etc/resolv.conf && exec "$@"', "sh"]
     require(NAMESPACES)
     if subprocess.run([*command, "true"], capture_output=True).returncode:
-        missing_part("the right to mount over /etc/resolv.conf")
+        missing_part("the right to mount over /etc/resolv.conf", "not in Debian: run as root")
     return command
 
 

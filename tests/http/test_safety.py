@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from conftest import Serve, Server
 from http_checks import check_error, check_service_error, json_body, running_server, send_request
+from requirements import missing_part
 
 import run
 from models.config import loader
@@ -253,7 +254,7 @@ def test_a_forwarded_request_is_never_local(server: Server, header: str, value: 
 
 def test_one_address_beyond_loopback_is_enough(serve: Serve) -> None:
     if not socket.has_ipv6:
-        pytest.skip("two addresses on one port need IPv6 here")
+        missing_part("IPv6, for two addresses on one port", "not in Debian: a kernel with IPv6")
     check_error(serve(IDLE, server={"address": ["127.0.0.1", "::"]}).post(STOP), 401, STOP)
 
 

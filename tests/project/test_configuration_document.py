@@ -66,7 +66,7 @@ def test_chart_properties_in_the_example_exist_and_have_their_defaults(tmp_path:
 @pytest.fixture(scope="module")
 def example() -> str:
     if not EXAMPLE.exists():
-        missing_part(f"{EXAMPLE.name} beside the checkout")
+        missing_part(EXAMPLE.name, "not in Debian: it lies beside the checkout")
     return EXAMPLE.read_text()
 
 

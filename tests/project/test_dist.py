@@ -53,7 +53,10 @@ def dist_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if given := os.environ.get("PILOTHOUSE_DIST"):
         return Path(given)
     if lacking := load_script("packing/dist.py").missing():
-        missing_part(", ".join(lacking))
+        packages = " ".join(re.findall(r"\(package ([a-z0-9.+-]+)", ", ".join(lacking)))
+        missing_part(
+            ", ".join(lacking), f"Debian: apt install {packages}" if packages else "not in Debian: pip install"
+        )
     out = tmp_path_factory.mktemp("dist")
     run(sys.executable, ROOT / "packing" / "dist.py", "--out", out)
     return out
@@ -133,7 +136,7 @@ def test_the_wheel_and_supervisor_of_pypi_run_in_one_environment(wheel: Path, tm
     programs = tmp_path / "venv" / "bin"
     pip = (sys.executable, "-m", "pip", "--python", programs / "python", "install", "--quiet", "--no-compile")
     if subprocess.run([*pip, "supervisor"], capture_output=True, timeout=300).returncode:
-        missing_part("a package index, to install PyPI's supervisor from")
+        missing_part("a package index, to install PyPI's supervisor from", "not in Debian: connect pip")
     run(*pip, wheel)
     assert re.fullmatch(r"4\.[0-9.]+\n", run(programs / "supervisord", "--version"))
     printed = run(programs / "python", "-I", "-c", "import supervisor.options; print(supervisor.options.__file__)")

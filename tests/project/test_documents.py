@@ -13,9 +13,7 @@ system. `<!-- client -->` before JSON: an agent with that configuration gets res
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +24,7 @@ import chart_servers
 import pytest
 from conftest import ROOT
 from document_reader import DocumentReader, blocks, matches, steps
-from requirements import missing_part
+from requirements import require
 from tornado.routing import PathMatches
 
 from handlers import app
@@ -51,7 +49,8 @@ RUN = [name for name in NAMES if blocks(text(name))]
 
 @pytest.fixture
 def reader(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DocumentReader]:
-    needs = {need for block in blocks(text(name)) for need in block.needs}
+    needs = {need for block in blocks(text(name)) if block.kind != "steps" for need in block.needs}
+    require(*sorted(needs.difference(SERVICES)))
     with ExitStack() as stack:
         swaps = dict(local_sources(stack, tmp_path)) if "registry" in needs else {}
         more = {"KUBECONFIG": request.getfixturevalue("cluster").config()} if "cluster" in needs else {}
@@ -93,19 +92,10 @@ data: {message: {{ .Values.ui.message | quote }}, replicas: {{ .Values.replicaCo
 }
 
 
-def is_available(program: str) -> bool:
-    if program in SERVICES or shutil.which(program) or (ROOT / ".tools" / program).exists():
-        return True
-    if os.environ.get("CI") == "true":
-        missing_part(program)
-    return False
-
-
 @pytest.mark.parametrize("name", RUN)
 def test_the_commands_of_a_document_have_its_output(name: str, reader: DocumentReader) -> None:
     for block in blocks(text(name)):
-        if block.kind == "steps" or all(map(is_available, block.needs)):
-            reader.follow(block)
+        reader.follow(block)
 
 
 def test_git_ignores_files_that_a_document_creates_in_the_checkout() -> None:
