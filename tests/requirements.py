@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import NoReturn
 
 import pytest
 
-HELM, MOUNTING, NAMESPACES, POSTGRESQL, ROOT_USER = (
-    "helm", "mount -t tmpfs", "unshare --mount", "PostgreSQL", "root's rights",
+HELM, MOUNTING, NAMESPACES, POSTGRESQL, ROOT_USER, LOW_PORTS = (
+    "helm", "mount -t tmpfs", "unshare --mount", "PostgreSQL", "root's rights", "the right to listen on port 53",
 )  # fmt: skip
 PACKAGES: Mapping[str, str] = {
     **{name: name for name in ("chromium", "curl", "docker-registry", "fish", "git", "openssl", "tmux", "zsh")},
@@ -29,6 +30,7 @@ PACKAGES: Mapping[str, str] = {
 _AS_ROOT = "not in Debian: run the tests as root, where a container may mount"
 _OTHERWISE: Mapping[str, str] = {
     HELM: "not in Debian: `make test` fetches it", MOUNTING: _AS_ROOT, NAMESPACES: _AS_ROOT, ROOT_USER: _AS_ROOT,
+    LOW_PORTS: _AS_ROOT,
 }  # fmt: skip
 
 
@@ -82,6 +84,17 @@ def has_mount_namespaces() -> bool:
     return _succeeds("unshare", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /mnt")
 
 
+def can_listen_on_low_ports() -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("127.0.0.53", 53))
+        except PermissionError:
+            return False
+        except OSError:
+            return True  # in use there, and free elsewhere
+    return True
+
+
 def has_postgresql() -> bool:
     """Debian keeps the server's programs off the path."""
     return any(Path("/usr/lib/postgresql").glob("*/bin/initdb")) and shutil.which("setpriv") is not None
@@ -95,6 +108,7 @@ def has_helm() -> bool:
 _CHECKS: Mapping[str, Callable[[], bool]] = {
     HELM: has_helm,
     MOUNTING: can_mount,
+    LOW_PORTS: can_listen_on_low_ports,
     NAMESPACES: has_mount_namespaces,
     POSTGRESQL: has_postgresql,
     ROOT_USER: lambda: os.geteuid() == 0,

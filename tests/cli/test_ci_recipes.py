@@ -179,6 +179,7 @@ def test_a_summary_goes_to_a_file_or_to_standard_output(server: Server, folder: 
     assert run_upload(folder, server, *known, "none/x.md").returncode == 2
 
 
+@pytest.mark.needs("git")
 def test_owners_and_paths_of_the_repository_are_sent(server: Server, folder: Path) -> None:
     for arguments in (["init", "-q"], ["add", "TEST-good.xml"]):
         subprocess.run(["git", *arguments], cwd=folder, check=True)

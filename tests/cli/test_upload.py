@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, Serve, Server
 from http_checks import running_server
+from requirements import require
 from run_streams import COVERAGE, NOW, create_accounts, junit, listen, next_event, open_store
 from uploader import Outcome, run_upload
 
@@ -654,6 +655,7 @@ def test_a_run_of_one_upload_is_complete_at_once(server: Server, reports: Path) 
 
 
 def git(folder: Path, *arguments: str) -> str:
+    require("git")
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "init.defaultBranch=main"]
     return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 

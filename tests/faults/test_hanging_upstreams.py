@@ -34,7 +34,7 @@ from fault_injection import (
     upload_request,
 )  # fmt: skip
 from http_checks import running_server
-from requirements import NAMESPACES, missing_part, require
+from requirements import LOW_PORTS, NAMESPACES, missing_part, require
 from small_charts import FULL
 
 VERSION = '#!/bin/sh\nif [ "$1" = version ]; then echo v4.1.4; exit 0; fi\n'
@@ -54,6 +54,7 @@ class SilentNameServer:
     """A name server that does not respond until `answers` is set; then each name is 127.0.0.1."""
 
     def __init__(self, address: str) -> None:
+        require(LOW_PORTS)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind((address, 53))
         self.requests = 0

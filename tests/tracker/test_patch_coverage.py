@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import Serve, Server
 from http_checks import check_problem
+from requirements import require
 from uploads import jacoco, junit, post, upload
 
 from models.errors import Invalid
@@ -346,6 +347,7 @@ def test_min_patch_coverage_rule(
 
 
 def git(folder: Path, *arguments: str) -> str:
+    require("git")
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "init.defaultBranch=main"]
     done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
     return done.stdout

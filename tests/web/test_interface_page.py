@@ -85,6 +85,7 @@ def test_the_api_page_is_searched_and_shows_one_operation_without_script(server:
     assert get_page(server, "/swagger-ui.html?operation=nothing", 404)
 
 
+@pytest.mark.needs("curl")
 def test_the_example_command_works(server: Server) -> None:
     text = server.get("/supervision/swagger-ui.html?operation=process_list").text
     command = re.search(r'<pre id="curl"[^>]*>(.*?)</pre>', text, re.DOTALL)

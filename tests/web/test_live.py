@@ -30,6 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "odd name / ü": {"command": "sleep 1000"},
     }
     with running_server(folder, processes) as one:
+        one.until("web", "running")
         yield one
 
 
