@@ -29,6 +29,8 @@ _AMBIGUOUS_SCALAR = re.compile(
     re.VERBOSE,
 )
 _MAX_DEPTH = 500
+_TOO_DEEP_FOR_LIBYAML = "exceeded maximum nesting depth"
+"""The reason of libyaml 0.2.6 and later at 1,000 levels, which it may read before it returns the event of the 500th."""
 _MAX_NODES = 1_000_000
 _MAX_ALIAS_FACTOR, _FREE_ALIAS_NODES = 10, 1000
 """Aliases may add `_MAX_ALIAS_FACTOR` times the written nodes, and `_FREE_ALIAS_NODES` more."""
@@ -144,7 +146,7 @@ class _Counter:
         if isinstance(event, yaml.CollectionStartEvent):
             self._open.append((event.anchor, 1))
             if len(self._open) > _MAX_DEPTH:
-                raise Invalid(f"{self._where}: nested more than {_MAX_DEPTH} deep")
+                raise Invalid(_too_deep(self._where))
         elif isinstance(event, yaml.CollectionEndEvent):
             self._add(*self._open.pop(), is_written=True)
         elif isinstance(event, yaml.ScalarEvent):
@@ -180,14 +182,23 @@ def check_events(text: str | bytes, loader: Any, where: str, is_first_only: bool
     than was written; its event parser only reads.
     """
     counter = _Counter(where)
-    for number, event in enumerate(yaml.parse(text, loader)):
-        if number % _EVENTS_PER_CHECKPOINT == 0:
-            checkpoint()
-        counter.count(event)
-        yield event
-        if is_first_only and isinstance(event, yaml.DocumentEndEvent):
-            break
+    try:
+        for number, event in enumerate(yaml.parse(text, loader)):
+            if number % _EVENTS_PER_CHECKPOINT == 0:
+                checkpoint()
+            counter.count(event)
+            yield event
+            if is_first_only and isinstance(event, yaml.DocumentEndEvent):
+                break
+    except yaml.MarkedYAMLError as error:
+        if error.problem == _TOO_DEEP_FOR_LIBYAML:
+            raise Invalid(_too_deep(where)) from None
+        raise
     counter.check_aliases()
+
+
+def _too_deep(where: str) -> str:
+    return f"{where}: nested more than {_MAX_DEPTH} deep"
 
 
 def check(text: str | bytes, loader: Any, where: str, is_first_only: bool = False) -> None:
