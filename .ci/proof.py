@@ -104,7 +104,9 @@ def minimal() -> bool:
     return in_debian(NEEDED, "make .venv/run", smoke)
 
 
-PARTS: Mapping[str, Callable[[], bool]] = {part.__name__: part for part in (rounds, log, pythons, bare, debian, minimal)}
+PARTS: Mapping[str, Callable[[], bool]] = {
+    part.__name__: part for part in (rounds, log, pythons, bare, debian, minimal)
+}
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ PACKAGES: Mapping[str, str] = {
     **{name: name for name in ("chromium", "curl", "docker-registry", "fish", "git", "openssl", "tmux", "zsh")},
     "e2fsck": "e2fsprogs", "gpg": "gnupg", "gpgconf": "gnupg", "losetup": "mount", "mkfs.ext4": "e2fsprogs",
     "nginx": "nginx-light", POSTGRESQL: "postgresql", "ps": "procps", "setpriv": "util-linux",
-    "systemd-analyze": "systemd", "systemd-notify": "systemd",
+    "sqlite3": "sqlite3", "systemd-analyze": "systemd", "systemd-notify": "systemd",
 }  # fmt: skip
 """Part -> its Debian package. A part without one needs other words (`how` of `missing_part`)."""
 _AS_ROOT = "not in Debian: run the tests as root, where a container may mount"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import requirements
 from conftest import ROOT, load_script
+from document_reader import blocks
 
 bare = load_script(".ci/bare.py")
 PARTS = [*requirements.PACKAGES, *requirements._OTHERWISE]
@@ -29,6 +30,15 @@ def test_a_skipped_test_says_how_to_get_the_missing_part(part: str, monkeypatch:
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="missing: "):
         requirements.missing_part(part)
+
+
+def test_the_programs_of_the_documents_have_packages() -> None:
+    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    needs = {
+        need for file in documents for block in blocks(file.read_text()) for need in block.needs if block.kind == "run"
+    }
+    assert "sqlite3" in needs
+    assert needs - set(PARTS) <= {"cluster", "registry"}
 
 
 def test_tests_are_skipped_by_their_requirements_only() -> None:

@@ -253,6 +253,8 @@ def test_command_that_cannot_be_executed_in_a_chain_is_failed_to_start(
 def test_a_script_that_cannot_be_executed_has_the_same_reason_with_and_without_a_chain(
     serve: Serve, tmp_path: Path, content: str, reason: str, more: dict[str, Any]
 ) -> None:
+    if "user" in more:
+        require(ROOT_USER)
     tmp_path.chmod(0o755)
     script = tmp_path / "script"
     script.write_text(content)
