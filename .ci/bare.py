@@ -133,6 +133,8 @@ def carry_over(root: Path) -> None:
 def check_out(root: Path) -> None:
     """Copies the files that git knows or would add, as they are here, to the user's home folder."""
     target = root / str(HOME).lstrip("/") / "pilothouse"
+    for old in target.glob("*"):  # of an earlier run, with --keep: `.venv` and `.tools` stay
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
