@@ -23,7 +23,7 @@ HELM, MOUNTING, NAMESPACES, POSTGRESQL, ROOT_USER, LOW_PORTS = (
 PACKAGES: Mapping[str, str] = {
     **{name: name for name in ("chromium", "curl", "docker-registry", "fish", "git", "openssl", "tmux", "zsh")},
     "e2fsck": "e2fsprogs", "gpg": "gnupg", "gpgconf": "gnupg", "losetup": "mount", "mkfs.ext4": "e2fsprogs",
-    "nginx": "nginx-light", POSTGRESQL: "postgresql", "ps": "procps", "setpriv": "util-linux",
+    "groff": "groff-base", "nginx": "nginx-light", POSTGRESQL: "postgresql", "ps": "procps", "setpriv": "util-linux",
     "sqlite3": "sqlite3", "systemd-analyze": "systemd", "systemd-notify": "systemd",
 }  # fmt: skip
 """Part -> its Debian package. A part without one needs other words (`how` of `missing_part`)."""
