@@ -177,8 +177,7 @@ class Application(tornado.web.Application):
         services.supervision.notices.published.subscribe(notice_stream.publish)
         runs = Runs(services.tracker, services.clock)
         services.tracker.updates.subscribe(runs.publish)
-        operations = [operation for operation in OPERATIONS if operation.group not in (replaced or {})]
-        self.tools = mcp.Tools(self, services, self.served, operations)
+        self.tools = mcp.Tools(self, services, self.served)
         arguments = {"services": services, "service": SUPERVISION, "streams": self.streams}
         super().__init__(
             rules(services, self.streams, replaced),

@@ -1,8 +1,10 @@
 """Declares the inputs of an operation once (source, type, bounds, default, description) and reads them.
 
-An operation's request type is an attrs class with one attribute per input, made by `path`, `query`, `body`, `form` or
-`file`. REST reads it from the parts of a request (`read`), the tool server from one object of arguments
+An operation's request type is an attrs class with one attribute per input, made by `path`, `query`, `header`, `body`,
+`form` or `file`. REST reads it from the parts of a request (`read`), the tool server from one object of arguments
 (`read_arguments`), and the OpenAPI document is written from `inputs`. JSON names are camelCase.
+
+The type of the attribute decides how charts read a value; the other services name a `Kind`, which has the message too.
 """
 
 from __future__ import annotations
@@ -21,15 +23,16 @@ from attrs import frozen
 
 from models.config.parsers import ValidationError
 from models.errors import Invalid
-from models.json_format import camel_case, check_text
+from models.json_format import camel_case, check_text, http_message, read_rfc3339
+from models.paging import INT32, INT64, MAX_PAGE_SIZE, Paging
+from models.paging import whole as read_whole
 
 RequestType = TypeVar("RequestType")
 Check = Callable[[Any], object]
 """Checks a value, or each item of a list. Raises `ValidationError`, or `Invalid` that names the field."""
 
-Source = Literal["path", "query", "body", "form", "file"]
+Source = Literal["path", "query", "header", "body", "form", "file"]
 _INPUT = "input"
-_INT32 = 2**31 - 1
 _TYPE_NAMES = {
     str: "a string",
     bool: "true or false",
@@ -40,6 +43,79 @@ _TYPE_NAMES = {
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", dict: "object", tuple: "array", Path: "string"}
 _NOT_BLANK = r"\S"
 _ABSENT = object()
+
+
+@frozen
+class Kind:
+    """How the text of a path or query is read, and its JSON Schema."""
+
+    schema: Mapping[str, Any]
+    read: Callable[[str, Any], Any]
+    """Takes the input's name and its text (of `repeated`: a list). Raises `Invalid`, which names the input."""
+    is_trimmed: bool = True
+    is_repeated: bool = False
+    """Whether it is read from all values of its name."""
+    reads_absent: bool = False
+    """Whether an absent value is read as an empty text, which has a message of its own."""
+    reads_null: bool = False
+    """Whether a null in the body is read, and does not count as absent."""
+
+
+def free_text(example: str | None = None, **schema: Any) -> Kind:
+    """Any text."""
+    return Kind(
+        {"type": "string", **({} if example is None else {"examples": [example]}), **schema}, lambda _, text: text
+    )
+
+
+NAME = Kind({"type": "string", "minLength": 1}, lambda _, text: text)
+"""A name in a path."""
+
+
+def whole(low: int = 0, high: int = INT32) -> Kind:
+    """A whole number."""
+    width = "int32" if high <= INT32 else "int64"
+    schema = {"type": "integer", "format": width, "minimum": low, "maximum": high}
+    return Kind(schema, lambda name, text: read_whole(name, text, low, high))
+
+
+UNSET: Any = object()
+"""The default of an input of a body for which null is a value of its own."""
+
+ID = whole(-INT64, INT64)
+"""The id of something stored."""
+ID_TEXT = Kind(ID.schema, lambda _, text: text)
+"""An id that is read where its row is, with the message of that row."""
+
+
+def choice(*choices: str, shown: str = "") -> Kind:
+    """One of the choices, which the message lists; `shown` where it lists them in another way."""
+    listed = shown or (" or ".join(choices) if len(choices) == 2 else f"one of {', '.join(choices)}")
+
+    def read(name: str, text: str) -> str:
+        if text not in choices:
+            raise Invalid(f"{name} must be {listed}")
+        return text
+
+    return Kind({"type": "string", "enum": list(choices)}, read)
+
+
+def _read_flag(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise Invalid(f"{name} must be true or false")
+    return text == "true"
+
+
+FLAG = Kind({"type": "string", "enum": ["true", "false"]}, _read_flag, reads_absent=True)
+"""true or false."""
+ANY_CASE_FLAG = Kind({"type": "boolean"}, lambda name, text: _read_flag(name, text.lower()))
+"""true or false, in any case."""
+
+
+def instant(example: str, zone_needed: bool = True) -> Kind:
+    """A time by RFC 3339, read as microseconds since 1970."""
+    schema = {"type": "string", "examples": [example]}
+    return Kind(schema, lambda name, text: read_rfc3339(name, text, zone_needed))
 
 
 @frozen
@@ -61,12 +137,20 @@ class Input:
     """Whether the query may supply the value when the body does not."""
     of_strings: bool
     """Whether the values of the object are strings."""
+    kind: Kind | None
+    is_rest_only: bool
+    """Whether the tool lacks it."""
+
+    def described_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input with its description."""
+        return {"description": self.about, **self.schema()} if self.about else self.schema()
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the input."""
+        if self.kind is not None:
+            has_default = isinstance(self.default, str | int) and self.default != ""
+            return {**self.kind.schema, **({"default": self.shown_default} if has_default else {})}
         schema: dict[str, Any] = {"type": _JSON_TYPES[self.type]}
-        if self.about:
-            schema["description"] = self.about
         if self.type is str:
             schema |= self._text()
         if self.choices and self.type is not tuple:
@@ -75,7 +159,7 @@ class Input:
             schema |= {"minimum": self.low, "maximum": self.high, "format": "int32"}
         elif self.type is tuple:
             schema["items"] = {"type": "string", **({"enum": list(self.choices)} if self.choices else {})}
-            schema |= {"maxItems": self.high} if self.high < _INT32 else {}
+            schema |= {"maxItems": self.high} if self.high < INT32 else {}
         elif self.type is Path:
             schema["format"] = "binary"
         elif self.of_strings:
@@ -83,6 +167,12 @@ class Input:
         if not self.is_required and self.default not in (None, (), ""):
             schema["default"] = self.default
         return schema
+
+    @property
+    def shown_default(self) -> Any:
+        """The default as JSON: `false` of a flag is a text in a query."""
+        is_text = self.kind is not None and self.kind.schema["type"] == "string" and isinstance(self.default, bool)
+        return str(self.default).lower() if is_text else self.default
 
     def _text(self) -> dict[str, Any]:
         """The schema keywords of a string; one that is not required may be empty."""
@@ -97,14 +187,23 @@ def _input(source: Source, about: str, required: bool, default: Any, facts: dict
     return attrs.field(metadata=metadata, kw_only=True, **({} if required else {"default": default}))
 
 
-def path(about: str = "", check: Check | None = None) -> Any:
+def path(about: str = "", check: Check | None = None, **facts: Any) -> Any:
     """An input from a path segment with this name."""
-    return _input("path", about, True, None, {"check": check})
+    return _input("path", about, True, None, {"check": check, **facts})
 
 
 def query(about: str = "", default: Any = None, required: bool = False, **facts: Any) -> Any:
-    """An input from the query string. Facts: `check`, `choices`, `low`, `high` (of a list: its entries)."""
+    """An input from the query string.
+
+    Facts: `kind`, or `check`, `choices`, `low`, `high` (of a list: its entries); `json_name` where it is not that of
+    the attribute; `place`, by which inputs are sorted, 0 by default.
+    """
     return _input("query", about, required, default, facts)
+
+
+def header(json_name: str, about: str) -> Any:
+    """A header of the request; the handlers of streams read it."""
+    return _input("header", about, False, None, {"json_name": json_name, "kind": free_text()})
 
 
 def body(about: str = "", default: Any = None, required: bool = False, **facts: Any) -> Any:
@@ -122,6 +221,28 @@ def file(about: str = "") -> Any:
     return _input("file", about, True, None, {})
 
 
+def _read_direction(name: str, text: str) -> str:
+    if text.lower() not in ("asc", "desc"):
+        raise Invalid(f"{name} must be asc or desc")
+    return text.lower()
+
+
+_DIRECTION = Kind({"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$"}, _read_direction)
+
+
+@http_message
+class PageRequest:
+    """The page of a listing that a request selects; a subclass adds the sort keys, `sort_by`, at place 3."""
+
+    page: int = query("The page number, from 0", 0, kind=whole(), place=1)
+    size: int = query("The page size", 20, kind=whole(1, MAX_PAGE_SIZE), place=2)
+    sort_direction: str = query("asc or desc, in any case", "desc", kind=_DIRECTION, place=4)
+
+    def paging(self, sort: str) -> Paging:
+        """`sort` is a column. A size above 100 is lowered to 100 where it is not refused."""
+        return Paging(self.page, min(self.size, MAX_PAGE_SIZE), sort, self.sort_direction == "desc")
+
+
 def inputs(request_type: Any) -> tuple[Input, ...]:
     """The inputs of a request type in declaration order."""
     return _inputs(request_type)
@@ -130,16 +251,18 @@ def inputs(request_type: Any) -> tuple[Input, ...]:
 @cache
 def _inputs(request_type: Any) -> tuple[Input, ...]:
     declared = []
-    for attribute in attrs.fields(attrs.resolve_types(request_type)):
-        facts: dict[str, Any] = {"check": None, "choices": (), "low": -_INT32 - 1, "high": _INT32, "or_query": False}
+    fields = attrs.fields(attrs.resolve_types(request_type))
+    for attribute in sorted(fields, key=lambda field: field.metadata[_INPUT].get("place", 0)):
+        facts: dict[str, Any] = {"check": None, "choices": (), "low": -INT32 - 1, "high": INT32, "or_query": False}
+        facts |= {"kind": None, "is_rest_only": False, "json_name": camel_case(attribute.name)}
         facts |= attribute.metadata[_INPUT]
+        facts.pop("place", None)
         kind, choices, of_strings = _kind(attribute.type)
         facts["choices"] = facts["choices"] or choices
         default = None if attribute.default is attrs.NOTHING else attribute.default
         declared.append(
             Input(
                 name=attribute.name,
-                json_name=camel_case(attribute.name),
                 type=kind,
                 default=default,
                 of_strings=of_strings,
@@ -173,11 +296,19 @@ def read(
 
     Unknown names are ignored (`check_names` refuses them). A null or a blank string counts as absent.
     """
-    parts: dict[str, Mapping[str, Any]] = {"path": path, "body": body, "form": form or {}, "file": files or {}}
+    parts: dict[str, Mapping[str, Any]] = {
+        "path": path,
+        "header": {},
+        "body": body,
+        "form": form or {},
+        "file": files or {},
+    }
 
     def find(declared: Input) -> tuple[Any, bool]:
         if declared.source != "query":
-            value = parts[declared.source].get(declared.json_name)
+            value = parts[declared.source].get(
+                declared.json_name, UNSET if declared.kind is not None and declared.kind.reads_null else None
+            )
             if not declared.or_query or not (value is None or (isinstance(value, str) and not value.strip())):
                 return value, False
         return query.get(declared.json_name), True
@@ -275,6 +406,9 @@ def read_arguments(request_type: type[RequestType], arguments: Mapping[str, Any]
 def _build(request_type: type[RequestType], find: Callable[[Input], tuple[Any, bool]]) -> RequestType:
     values, faults = {}, []
     for declared in inputs(request_type):
+        if declared.kind is not None:
+            values[declared.name] = _of_kind(declared, declared.kind, find(declared)[0])
+            continue
         try:
             value, is_text = find(declared)
             value = _value(declared, value, is_text)
@@ -291,6 +425,21 @@ def _build(request_type: type[RequestType], find: Callable[[Input], tuple[Any, b
     if faults:
         raise Invalid("; ".join(faults))
     return request_type(**values)
+
+
+def _of_kind(declared: Input, kind: Kind, value: Any) -> Any:
+    """The value of an input that has a kind. A blank text counts as absent."""
+    if value is UNSET:
+        value = None
+    elif value is None and kind.reads_null:
+        return kind.read(declared.json_name, None)
+    if value is not None and (value != "" or declared.source == "body"):
+        return kind.read(declared.json_name, value)
+    if declared.is_required and kind.reads_absent:
+        return kind.read(declared.json_name, "")
+    if declared.is_required:
+        raise Invalid(f"{declared.json_name} is required")
+    return declared.default
 
 
 def _value(declared: Input, value: Any, is_text: bool) -> Any:

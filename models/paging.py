@@ -1,11 +1,11 @@
-"""Pages of a listing, and the query parameters that select one."""
+"""Pages of a listing, and cursors."""
 
 from __future__ import annotations
 
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from attrs import frozen
@@ -57,23 +57,6 @@ def whole(name: str, text: str, least: int, most: int) -> int:
         bounds = f"{least} or more" if most in (INT32, INT64) and number < least else f"between {least} and {most}"
         raise Invalid(f"{name} must be {bounds}")
     return number
-
-
-def paging(query: Mapping[str, str], sorts: Mapping[str, str], clamp: bool = False) -> Paging:
-    """Returns the page that `page`, `size`, `sortBy` and `sortDirection` select; an empty value counts as absent.
-
-    `sorts` maps public names to columns. `clamp` lowers a size above 100 to 100 instead of refusing it (supervision.md,
-    Paging: by-status and by-process). Raises `Invalid`.
-    """
-    given = {name: value for name, value in query.items() if value}
-    size = whole("size", given.get("size", "20"), 1, INT32 if clamp else MAX_PAGE_SIZE)
-    sort, direction = given.get("sortBy", "eventTime"), given.get("sortDirection", "desc").lower()
-    if sort not in sorts:
-        raise Invalid(f"sortBy must be one of {', '.join(sorts)}")
-    if direction not in ("asc", "desc"):
-        raise Invalid("sortDirection must be asc or desc")
-    number = whole("page", given.get("page", "0"), 0, INT32)
-    return Paging(number, min(size, MAX_PAGE_SIZE), sorts[sort], direction == "desc")
 
 
 def encode_cursor(*key: str | int) -> str:

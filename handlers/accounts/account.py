@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from tornado.web import RequestHandler
 
 from handlers.base import Base, Page, shown_again, write_long_page, write_page
-from handlers.http import serializers
 from handlers.http.credentials import session_cookie
 from handlers.http.permissions import ADMINISTER, PUBLIC, SIGNED_IN
-from handlers.openapi.describe import Endpoint
+from handlers.http.serializers import Account
+from handlers.operations import NoInputs, Operation, operation_routes
 from handlers.routing import Route
 from handlers.web.table import TableQuery, page_of, read_table
 from models.accounts import accounts
@@ -33,13 +33,9 @@ _SORTS: dict[str, Callable[[User], Any]] = {
 }
 
 
-class Me(Base):
-    permission = SIGNED_IN
-    endpoints: ClassVar = {"GET": Endpoint("Get the caller's account", serializers.Account, name="account_info")}
-
-    def get(self) -> None:
-        user = _user(self)
-        self.reply(serializers.Account(user.username, user.display_name, user.email, user.role))
+def me(handler: Base, _: NoInputs) -> Account:
+    user = _user(handler)
+    return Account(user.username, user.display_name, user.email, user.role)
 
 
 class Login(Page):
@@ -292,7 +288,12 @@ def _role(handler: Page) -> Role:
     return "ADMIN" if raw == "ADMIN" else "USER"
 
 
-routes: list[Route] = [(r"/me", Me)]
+OPERATIONS = [
+    Operation(
+        None, "GET", "/me", "Get the caller's account", NoInputs, me, Account, name="account_info", permission=SIGNED_IN
+    )
+]
+routes: list[Route] = operation_routes(OPERATIONS)
 
 pages: list[Route] = [
     (r"/login", Login),

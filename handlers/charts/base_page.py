@@ -16,8 +16,8 @@ from handlers.charts.operations import ClientLeft, helm_caller, run
 from handlers.http.credentials import is_chart_key
 from handlers.http.permissions import CHANGE_CHARTS, READ, SEND_CHART_FORMS, admit, check_charts_open
 from handlers.web import layout
-from models.charts.parameters import read
 from models.errors import Denied
+from models.inputs import read
 from models.json_format import read_rfc3339
 from supervisor.charts.release_reads import Reads
 from supervisor.charts.service import Work

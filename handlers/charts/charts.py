@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from attrs import evolve
 
-from handlers.charts.operations import GZIP, LOCK, TEXT, Operation, Warned
+from handlers.charts.operations import GZIP, LOCK, TEXT, ChartOperation, Warned
 from models.charts import refs, requests
 from models.charts.archives import archive, metadata
-from models.charts.parameters import body, file, form, path, query
 from models.charts.refs import ChartRef, check_version, repository_name
 from models.charts.responses import ChartItem, Download, HubItem, Lint, Repository
+from models.inputs import body, file, form, path, query
 from models.json_format import http_message, rfc3339
 from supervisor.charts import repositories, sources
 from supervisor.charts.helm import rendering
@@ -82,17 +82,17 @@ _SHOW_OPERATIONS: tuple[tuple[str, str, str, Callable[[Path], str]], ...] = (
 
 _SHOW_JSON = {"/values": _show_with(metadata.show_values_json), "/chart": _show_with(metadata.show_chart_json)}
 
-PACKAGES: list[Operation] = [
+PACKAGES: list[ChartOperation] = [
     *(
-        Operation(tool, "GET", f"/charts/show{path}", summary, ShowRequest, _show_with(read), TEXT, group="charts",
+        ChartOperation(tool, "GET", f"/charts/show{path}", summary, ShowRequest, _show_with(read), TEXT, group="charts",
                   error_statuses=_FETCH_ERRORS, json_call=_SHOW_JSON.get(path))
         for tool, path, summary, read in _SHOW_OPERATIONS
     ),
-    Operation(
+    ChartOperation(
         "helm_pull", "POST", "/repos/pull", "Fetch a chart's archive", PullRequest, pull, GZIP, group="repositories",
         error_statuses=(*_FETCH_ERRORS, 413),
     ),
-    Operation(
+    ChartOperation(
         "helm_push", "POST", "/repos/push", "Push a chart's archive to a registry", PushRequest, push, None,
         mutating=True, group="repositories", error_statuses=(400, 401, 403, 404, 413, 415, 500, 502, 503, 504),
     ),
@@ -101,26 +101,26 @@ PACKAGES: list[Operation] = [
 
 _RENDER_ERRORS = (400, 404, 413, 422, 500, 502, 503, 504)
 
-RENDERING: list[Operation] = [
-    Operation(
+RENDERING: list[ChartOperation] = [
+    ChartOperation(
         "helm_template", "POST", "/charts/template", "Render the templates of a chart", requests.Template,
         rendering.template, TEXT, group="charts", needs="helm", error_statuses=_RENDER_ERRORS,
     ),
-    Operation(
+    ChartOperation(
         None, "POST", "/charts/template/upload", "Render the templates of an uploaded chart", requests.TemplateUpload,
         rendering.template, TEXT, group="charts", needs="helm", error_statuses=(*_RENDER_ERRORS, 415),
         name="helm_template_upload",
     ),
-    Operation(
+    ChartOperation(
         "helm_lint", "POST", "/charts/lint", "Check a chart for problems", requests.Lint, rendering.lint, Lint,
         group="charts", needs="helm", error_statuses=_RENDER_ERRORS,
     ),
-    Operation(
+    ChartOperation(
         None, "POST", "/charts/lint/upload", "Check an uploaded chart for problems", requests.LintUpload,
         rendering.lint, Lint, group="charts", needs="helm", error_statuses=(*_RENDER_ERRORS, 415),
         name="helm_lint_upload",
     ),
-    Operation(
+    ChartOperation(
         "helm_create", "POST", "/charts/create", "Create a chart", requests.Create, rendering.create, GZIP,
         group="charts", needs="helm", error_statuses=(400, 413, 422, 500, 503),
     ),
@@ -137,8 +137,8 @@ async def search(work: Work, request: SearchRequest) -> list[HubItem]:
     return await work.charts.hub.search(request.keyword, request.max_results)
 
 
-HUB: list[Operation] = [
-    Operation(
+HUB: list[ChartOperation] = [
+    ChartOperation(
         "helm_search_hub", "GET", "/hub/search", "Search the public chart hub", SearchRequest, search, list[HubItem],
         group="hub", error_statuses=(400, 500, 502, 504),
     ),
@@ -157,8 +157,8 @@ async def resolve(work: Work, request: ResolveRequest) -> str:
     return await work.charts.dependencies.lock(chart, rfc3339(work.charts.clock.now()), folder)
 
 
-DEPENDENCIES: list[Operation] = [
-    Operation(
+DEPENDENCIES: list[ChartOperation] = [
+    ChartOperation(
         "helm_dependency_resolve", "POST", "/dependencies/resolve", "Resolve a chart's dependencies to versions",
         ResolveRequest, resolve, LOCK, group="dependencies", error_statuses=(400, 404, 413, 500, 502, 503, 504),
     ),
@@ -226,33 +226,33 @@ async def versions(work: Work, request: ChartRequest) -> bytes:
     return await work.charts.repositories.versions(request.name, request.chart)
 
 
-REPOSITORIES: list[Operation] = [
-    Operation(
+REPOSITORIES: list[ChartOperation] = [
+    ChartOperation(
         "helm_repo_add", "POST", "/repos", "Add a repository", AddRequest, add, None, status=201, mutating=True,
         group="repositories", error_statuses=(400, 401, 403, 409, 413, 500, 502, 503, 504),
     ),
-    Operation(
+    ChartOperation(
         "helm_repo_list", "GET", "/repos", "List the repositories", EmptyRequest, listed, list[Repository],
         group="repositories", error_statuses=(500,),
     ),
-    Operation(
+    ChartOperation(
         "helm_repo_remove", "DELETE", "/repos/{name}", "Remove a repository", RepositoryRequest, remove, None,
         status=204, mutating=True, group="repositories", error_statuses=(400, 401, 403, 404, 500, 503),
     ),
-    Operation(
+    ChartOperation(
         "helm_repo_update", "POST", "/repos/{name}/update", "Update a repository's index", RepositoryRequest,
         update, None, group="repositories", error_statuses=_UPDATE_ERRORS,
     ),
-    Operation(
+    ChartOperation(
         "helm_repo_update_all", "POST", "/repos/update-all", "Update all indexes", EmptyRequest, update_all, None,
         group="repositories", error_statuses=(500, 502), headers={"Warning": "One per repository that failed"},
     ),
-    Operation(
+    ChartOperation(
         "helm_repo_charts", "GET", "/repos/{name}/charts",
         "List a repository's charts, each with its newest stable version",
         RepositoryRequest, charts, list[ChartItem], group="repositories",
     ),
-    Operation(
+    ChartOperation(
         "helm_repo_versions", "GET", "/repos/{name}/charts/{chart}/versions", "List a chart's versions, newest first",
         ChartRequest, versions, list[ChartItem], group="repositories",
     ),

@@ -13,18 +13,19 @@ from tornado.web import stream_request_body
 
 from handlers.base import Base
 from handlers.charts import charts, releases
-from handlers.charts.operations import JSON, TEXT, ClientLeft, Operation, Warned, helm_caller, run
+from handlers.charts.operations import JSON, TEXT, ChartOperation, ClientLeft, Warned, helm_caller, run
 from handlers.http.multipart import Parts
 from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, Permission, check_charts_open
+from handlers.operations import names_of, pattern_of
 from handlers.routing import Route, accepts
-from models.charts.parameters import REQUEST_PART, check_names, check_parts, read
 from models.charts.responses import Download
 from models.config.settings import Config
 from models.errors import Failed, Invalid, Problem, TooLarge, Unsupported
+from models.inputs import REQUEST_PART, check_names, check_parts, read
 from models.json_format import json_object
 from supervisor.charts.service import Work
 
-OPERATIONS: list[Operation] = [
+OPERATIONS: list[ChartOperation] = [
     *releases.CHANGES,
     *releases.READS,
     *charts.RENDERING,
@@ -52,8 +53,10 @@ class ChartHandler(Base):
 
     permission = READ_CHARTS
     takes_forms = True
-    operations: ClassVar[Mapping[str, tuple[Operation, Mapping[str, str]]]]
-    """By method; with the variables that this path fixes."""
+    operations: ClassVar[Mapping[str, ChartOperation]]
+    """By method."""
+    fixed: ClassVar[Mapping[str, Mapping[str, str]]]
+    """By method, the variables that this path fixes."""
     names: ClassVar[Sequence[str]]
     work: Work | None = None
     parts: Parts | None = None
@@ -72,7 +75,7 @@ class ChartHandler(Base):
     @classmethod
     def _is_mutating(cls, method: str) -> bool:
         found = cls.operations.get(method)
-        return found is not None and found[0].mutating
+        return found is not None and found.mutating
 
     # The body
 
@@ -82,7 +85,7 @@ class ChartHandler(Base):
         method = "GET" if self.request.method == "HEAD" else self.request.method
         if method not in self.operations:
             return
-        self.operation, self.fixed = self.operations[method]
+        self.operation, self.fixed_here = self.operations[method], self.fixed[method]
         if accepts(self.request, JSON):
             self.operation = self.operation.as_json()
         try:
@@ -151,7 +154,7 @@ class ChartHandler(Base):
     async def _read(self, arguments: Sequence[str]) -> Any:
         if self.fault is not None:
             raise self.fault
-        return await self._request(dict(zip(self.names, arguments, strict=True)) | dict(self.fixed))
+        return await self._request(dict(zip(self.names, arguments, strict=True)) | dict(self.fixed_here))
 
     async def _request(self, path: dict[str, str]) -> Any:
         if self.parts is None:
@@ -231,41 +234,35 @@ class ChartHandler(Base):
                     await self.flush()
 
 
-def routes(operations: Sequence[Operation]) -> list[Route]:
+def routes(operations: Sequence[ChartOperation]) -> list[Route]:
     """One route per path; a path without variables comes before operation that would match it too.
 
     `/releases/upload` takes POST for uploads; other methods there mean a release with that name.
     """
     paths = sorted({operation.path for operation in operations}, key=lambda path: ("{" in path, path))
-    return [(_pattern(path), _handler(path, operations)) for path in paths]
+    return [(pattern_of(path), _handler(path, operations)) for path in paths]
 
 
-def _handler(path: str, operations: Sequence[Operation]) -> type[ChartHandler]:
-    by_method: dict[str, tuple[Operation, Mapping[str, str]]] = {}
+def _handler(path: str, operations: Sequence[ChartOperation]) -> type[ChartHandler]:
+    by_method, fixed = dict[str, ChartOperation](), dict[str, Mapping[str, str]]()
     for operation in sorted(operations, key=lambda operation: operation.path != path):
-        match = re.fullmatch(_pattern(operation.path), path) if operation.path != path and "{" not in path else None
+        match = re.fullmatch(pattern_of(operation.path), path) if operation.path != path and "{" not in path else None
         if operation.path == path or match:
-            fixed = dict(zip(_names(operation.path), match.groups(), strict=True)) if match else {}
-            by_method.setdefault(operation.method, (operation, fixed))
-    uploads = any(operation.is_multipart for operation, _ in by_method.values())
+            variables = dict(zip(names_of(operation.path), match.groups(), strict=True)) if match else {}
+            if by_method.setdefault(operation.method, operation) is operation:
+                fixed[operation.method] = variables
+    uploads = any(operation.is_multipart for operation in by_method.values())
     body: dict[str, Any] = {method.lower(): ChartHandler._run for method in by_method}
     body |= {
         "operations": by_method,
-        "names": _names(path),
+        "fixed": fixed,
+        "names": names_of(path),
         "max_body": _MAX_UPLOAD_BYTES if uploads else MAX_JSON_BYTES,
     }
     return stream_request_body(type(f"Chart{path.title().translate(_PUNCTUATION)}", (ChartHandler,), body))
 
 
 _PUNCTUATION = str.maketrans("", "", "/{}-")
-
-
-def _names(path: str) -> list[str]:
-    return re.findall(r"\{(\w+)\}", path)
-
-
-def _pattern(path: str) -> str:
-    return re.sub(r"\{\w+\}", "([^/]+)", path)
 
 
 def _text(name: str, content: bytes) -> str:

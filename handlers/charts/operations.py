@@ -1,7 +1,7 @@
 """The operations of the chart service, declared once: REST, pages, tools and the OpenAPI document read them.
 
-To add one, write an attrs class of its inputs with the helpers of `models/charts/parameters.py` and a function, and put
-an `Operation` into a list that `handlers/charts/handler.py` joins:
+To add one, write an attrs class of its inputs with the helpers of `models/inputs.py` and a function, and put
+a `ChartOperation` into a list that `handlers/charts/handler.py` joins:
 
     @frozen
     class HistoryRequest:
@@ -11,7 +11,7 @@ an `Operation` into a list that `handlers/charts/handler.py` joins:
     async def history(work: Work, request: HistoryRequest) -> list[HistoryRow]:
         return await work.reads.history(request.namespace, request.name)
 
-    Operation("helm_history", "GET", "/releases/{name}/history", "Revisions of a release, newest first",
+    ChartOperation("helm_history", "GET", "/releases/{name}/history", "Revisions of a release, newest first",
               HistoryRequest, history, list[HistoryRow], group="releases", needs="cluster")
 
 The function returns what `response_type` declares: response types (or lists of them) become JSON, `str` or `bytes`
@@ -25,13 +25,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal
 
-from attrs import Factory, evolve, frozen
+from attrs import Factory, evolve, field, frozen
 
 from handlers.http.credentials import Caller
-from models.charts.parameters import Input, inputs
+from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, Permission
+from handlers.operations import Operation
 from models.errors import NotFound
 from supervisor.charts.service import Work
 
@@ -48,58 +49,48 @@ CHANGE_ERRORS = (400, 401, 403, 404, 409, 422, 500, 502, 503, 504)
 
 
 @frozen
-class Operation:
-    """One operation of the chart service."""
+class ChartOperation(Operation):
+    """One operation of the chart service. `call` takes a `Work` and the request."""
 
-    tool: str | None
-    """Its name as a tool; `None` if it is not a tool (uploads)."""
-    method: Literal["GET", "POST", "PUT", "DELETE"]
-    path: str
-    """Below the base path, with variables in braces."""
-    summary: str
-    request_type: type[Any]
-    call: Callable[[Work, Any], Coroutine[Any, Any, Any]]
-    response_type: Any
-    """A response type, a list of one, a media type (TEXT, LOCK, GZIP), or `None` for no body."""
-    status: int = 200
     mutating: bool = False
     """Whether it needs permission to change charts."""
     group: Group = "releases"
     needs: Literal["cluster", "helm", ""] = ""
     """Operations that need a cluster answer 404 without one."""
-    error_statuses: tuple[int, ...] = (400, 404, 500)
-    """Error statuses in addition to those of every request."""
-    name: str = ""
-    """Its name in the OpenAPI document if it is not a tool."""
-    headers: Mapping[str, str] = Factory(dict)
-    """Response headers with their descriptions."""
+    error_statuses: Sequence[int] = (400, 404, 500)
     json_call: Callable[[Work, Any], Coroutine[Any, Any, bytes]] | None = None
     """Called instead of `call` if `Accept` names JSON: returns the same as JSON."""
+    permission: Permission = field(
+        default=Factory(lambda self: CHANGE_CHARTS if self.mutating else READ_CHARTS, takes_self=True)
+    )
 
-    def as_json(self) -> Operation:
+    def as_json(self) -> ChartOperation:
         """The same operation with its JSON as result."""
         return self if self.json_call is None else evolve(self, call=self.json_call, response_type=JSON)
 
     @property
-    def identifier(self) -> str:
-        return self.tool or self.name
+    def is_change(self) -> bool:
+        return self.mutating
+
+    def is_served(self, has_cluster: bool) -> bool:
+        return has_cluster or self.needs != "cluster" or self.mutating
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
-        return inputs(self.request_type)
+    def documented_statuses(self) -> Sequence[int]:
+        return [*self.error_statuses, 415] if self.takes_body else self.error_statuses
+
+    @property
+    def documented_headers(self) -> Mapping[str, str]:
+        return {"Content-Disposition": "The name of the file"} if self.response_type == GZIP else self.headers
+
+    @property
+    def media_types(self) -> Mapping[str, Any]:
+        return self.also if self.json_call is None else {JSON: dict}
 
     def check_cluster(self, work: Work) -> None:
         """Raises `NotFound` if the operation needs a cluster and there is none."""
         if self.needs == "cluster" and not work.charts.has_cluster(work.target):
             raise NotFound("there is no cluster, so releases are not served")
-
-    @property
-    def is_multipart(self) -> bool:
-        return any(declared.source == "file" for declared in self.inputs)
-
-    @property
-    def takes_body(self) -> bool:
-        return any(declared.source in ("body", "form", "file") for declared in self.inputs)
 
 
 @frozen
@@ -131,7 +122,7 @@ class ClientLeft(Exception):
 
 
 async def run(
-    operation: Operation,
+    operation: ChartOperation,
     work: Work,
     read_request: Callable[[], Awaitable[Any]],
     respond: Callable[[Any], Awaitable[Any]] | None = None,
@@ -147,6 +138,7 @@ async def run(
         try:
             with work.charts.workers.one_request(), work.charts.helm.called_by(caller, operation.takes_body):
                 request = await read_request()
+                assert operation.call is not None
                 value = await work.start(operation.call(work, request), operation.identifier)
         except asyncio.CancelledError:
             if work.has_left:

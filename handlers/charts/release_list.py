@@ -12,10 +12,10 @@ from handlers.charts.releases import STATUSES, ListRequest
 from handlers.routing import Route
 from handlers.web.table import page_of, read_table
 from models.charts import releases
-from models.charts.parameters import read
 from models.charts.releases import Brief
 from models.charts.responses import ListRow
 from models.errors import Problem, TimedOut, Upstream
+from models.inputs import read
 from supervisor.charts.kube.cluster import DENIED
 from supervisor.charts.release_reads import Reads
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from handlers.charts.operations import CHANGE_ERRORS, TEXT, Operation, Warned
+from handlers.charts.operations import CHANGE_ERRORS, TEXT, ChartOperation, Warned
 from handlers.http import serializers
 from models.charts import refs, requests, yaml_values
-from models.charts.parameters import path, query
 from models.charts.releases import check_filter, check_selector, select_rows
 from models.charts.responses import HistoryRow, Hook, ListRow, Release, Resource, TestResult
 from models.errors import Invalid
+from models.inputs import path, query
 from models.json_format import http_message
 from supervisor.charts.helm import changes
 from supervisor.charts.release_reads import Reads
@@ -22,9 +22,9 @@ from supervisor.charts.service import Work
 _INSTALL_ERRORS = (*CHANGE_ERRORS, 413)
 _UPLOAD_ERRORS = (*_INSTALL_ERRORS, 415)
 
-_change = partial(Operation, mutating=True, needs="cluster")
+_change = partial(ChartOperation, mutating=True, needs="cluster")
 
-CHANGES: list[Operation] = [
+CHANGES: list[ChartOperation] = [
     _change(
         "helm_install", "POST", "/releases", "Install a chart from a reference", requests.Install, changes.install,
         Release, status=201, error_statuses=_INSTALL_ERRORS,
@@ -138,9 +138,9 @@ async def _values(work: Work, request: ValuesRequest, dump: Callable[[Any], str]
     return dump(values_) if yaml_values.is_fast(values_) else await work.charts.workers.run(dump, values_)
 
 
-_read = partial(Operation, needs="cluster", error_statuses=(400, 404, 500, 502, 503, 504))
+_read = partial(ChartOperation, needs="cluster", error_statuses=(400, 404, 500, 502, 503, 504))
 
-READS: list[Operation] = [
+READS: list[ChartOperation] = [
     _read(
         "helm_list", "GET", "/releases", "List releases with their newest revision", ListRequest, listing,
         list[ListRow], headers={"X-Total-Count": "The number of releases without limit and offset"},

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from handlers.base import Base
 from handlers.http.credentials import session_cookie
 from handlers.http.permissions import READ
 from handlers.http.sse import STREAM_HEADERS
 from handlers.http.sse_connection import Stream
 from handlers.http.stream_credentials import StreamCredentials
-from handlers.openapi.describe import Parameter
+from models.inputs import header
 
-LAST_EVENT_ID = Parameter(
-    "Last-Event-ID", "The id of the last received event: later events are sent first", where="header"
-)
+LAST_EVENT_ID = partial(header, "Last-Event-ID", "The id of the last received event: later events are sent first")
 
 
 class Streaming(Base):

@@ -6,19 +6,17 @@ Nothing here needs the SDK.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
 
-from handlers.base import Base
-from handlers.charts.operations import Operation
+from handlers.charts.operations import ChartOperation
 from handlers.http.permissions import Permission
-from handlers.openapi.describe import Endpoint, Field, Parameter
-from handlers.openapi.document import path_of
 from handlers.openapi.schemas import object_schema
+from handlers.operations import Operation
 from handlers.routing import Service
-from models.charts.parameters import Input
+from models.inputs import Input
 
 _ADDITIVE = {"helm_install", "helm_test", "process_start", "process_start_selected"}
 """Tools that change something and destroy nothing."""
@@ -46,7 +44,7 @@ class Tool:
     schema: Mapping[str, Any]
     """The JSON Schema of its arguments."""
     is_mutating: bool
-    action: Operation | Forwarded
+    action: ChartOperation | Forwarded
 
     @property
     def title(self) -> str:
@@ -61,51 +59,40 @@ class Tool:
         return not self.is_mutating or self.name in _IDEMPOTENT
 
 
-def chart_tools(operations: Sequence[Operation]) -> list[Tool]:
-    return [
-        Tool(operation.tool, f"{operation.summary}.", _schema(operation.inputs), operation.mutating, operation)
-        for operation in operations
-        if operation.tool is not None
+def tools_of(services: Sequence[Service]) -> list[Tool]:
+    """The tools of all operations that name one. Those of charts run the operation, the others stand for a request."""
+    tools = [
+        _tool(service.prefix + service.base, operation)
+        for service in services
+        for route in service.routes
+        for method, operation in getattr(route[1], "operations", {}).items()
+        if operation.tool is not None and not getattr(route[1], "fixed", {}).get(method)
     ]
+    return sorted(tools, key=lambda tool: isinstance(tool.action, Forwarded))
 
 
-def rest_tools(services: Sequence[Service]) -> list[Tool]:
-    """Returns the tools that endpoint descriptions name."""
-    return [_forwarded(*endpoint) for service in services for endpoint in _tool_endpoints(service)]
-
-
-def _tool_endpoints(service: Service) -> Iterator[tuple[str, type[Base], str, Endpoint]]:
-    for route in service.routes:
-        handler = route[1]
-        for method, endpoint in getattr(handler, "endpoints", {}).items():
-            if endpoint.tool is not None and issubclass(handler, Base):
-                yield service.prefix + service.base + path_of(route, endpoint), handler, method, endpoint
-
-
-def _forwarded(path: str, handler: type[Base], method: str, endpoint: Endpoint) -> Tool:
-    query = [parameter for parameter in endpoint.query if parameter.where == "query" and not parameter.is_rest_only]
-    fields = endpoint.body.fields if endpoint.body is not None else ()
-    inputs: list[Parameter | Field] = [*query, *fields]
-    path_names = [parameter.name for parameter in endpoint.path_parameters]
-    properties: dict[str, Any] = {name: {"type": "string"} for name in path_names}
-    properties |= {field.name: {**field.schema, "description": field.about} for field in inputs}
-    required = [*path_names, *(field.name for field in inputs if field.required)]
-    request = Forwarded(
-        method,
-        path,
-        handler.permission_of(method),
-        path_names,
-        [parameter.name for parameter in query],
-        [field.name for field in fields],
+def _tool(base: str, operation: Operation) -> Tool:
+    declared = [each for each in operation.inputs if each.source != "header" and not each.is_rest_only]
+    path, query, body = (
+        [each.json_name for each in declared if each.source == source] for source in ("path", "query", "body")
     )
-    assert endpoint.tool is not None
-    return Tool(endpoint.tool, f"{endpoint.summary}.", object_schema(properties, required), method != "GET", request)
+    action: ChartOperation | Forwarded = Forwarded(
+        operation.method, base + operation.path, operation.permission, path, query, body
+    )
+    if isinstance(operation, ChartOperation):
+        action = operation
+    assert operation.tool is not None
+    return Tool(operation.tool, f"{operation.summary}.", _schema(declared), operation.is_change, action)
 
 
 def _schema(inputs: Sequence[Input]) -> dict[str, Any]:
-    properties = {field.json_name: _file(field) if field.source == "file" else field.schema() for field in inputs}
+    properties = {field.json_name: _argument(field) for field in inputs}
     return object_schema(properties, [field.json_name for field in inputs if field.is_required])
 
 
-def _file(field: Input) -> dict[str, Any]:
+def _argument(field: Input) -> dict[str, Any]:
+    if field.source == "path" and field.kind is not None:
+        return {"type": "string"}
+    if field.source != "file":
+        return field.described_schema()
     return {"type": "string", "contentEncoding": "base64", "description": f"{field.about}, as base64"}

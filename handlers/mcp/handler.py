@@ -15,11 +15,10 @@ from tornado.routing import PathMatches
 from tornado.web import Application
 
 from handlers.base import Base
-from handlers.charts.operations import Operation
 from handlers.http.permissions import USE_TOOLS
 from handlers.mcp import bridge
 from handlers.mcp.bridge import Exchange
-from handlers.mcp.derived_tools import chart_tools, rest_tools
+from handlers.mcp.derived_tools import tools_of
 from handlers.mcp.toolbox import Toolbox, ToolCaller
 from handlers.routing import Route, Service
 from models.config.settings import Config
@@ -56,12 +55,10 @@ def check_installed(config: Config) -> None:
 class Tools:
     """The tool server, created at the first request to it."""
 
-    def __init__(
-        self, application: Application, services: Services, served: Sequence[Service], operations: Sequence[Operation]
-    ) -> None:
+    def __init__(self, application: Application, services: Services, served: Sequence[Service]) -> None:
         self._application = application
         self._services = services
-        tools = [*chart_tools(operations), *rest_tools(served)]
+        tools = tools_of(served)
         self._toolbox = Toolbox(lambda: services.config, tools, lambda: services.charts)
         self._creating = asyncio.Lock()
         self._transports: HttpTransports | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from handlers.charts.operations import GZIP, Operation, Warned
+from handlers.charts.operations import GZIP, ChartOperation, Warned
 from handlers.http import serializers
 from models.charts.responses import Download
 from models.errors import TooLarge
@@ -38,7 +38,7 @@ DONE = Result("done")
 """The result of a response without a body."""
 
 
-async def of_value(operation: Operation, value: Any) -> Result:
+async def of_value(operation: ChartOperation, value: Any) -> Result:
     """Returns the result of a chart operation's value. Raises `TooLarge`."""
     if isinstance(value, Warned):
         return evolve(await of_value(operation, value.value), warnings=value.warnings)

@@ -24,10 +24,9 @@ from tornado.httpclient import HTTPRequest
 from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, SimpleAsyncHTTPClient
 
 from handlers.app import served
-from handlers.charts.handler import OPERATIONS
 from handlers.http.credentials import Caller
 from handlers.http.proxy import listens_beyond_loopback
-from handlers.mcp.derived_tools import chart_tools, rest_tools
+from handlers.mcp.derived_tools import tools_of
 from handlers.mcp.handler import MAX_MESSAGE_BYTES, why_disabled
 from handlers.mcp.toolbox import Toolbox, ToolCaller
 from models.charts.repositories.stored import catalogue
@@ -91,7 +90,7 @@ async def _serve(settings: Config) -> None:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     token = os.environ.get("PILOTHOUSE_TOKEN", "").strip()
     module = importlib.import_module("handlers.mcp.sdk_server")
-    tools = [*chart_tools(OPERATIONS), *rest_tools(served(settings))]
+    tools = tools_of(served(settings))
     caller = None if token else Caller(is_remote=listens_beyond_loopback(settings))
     async with _charts(settings) as charts:
         toolbox = Toolbox(lambda: settings, tools, lambda: charts)

@@ -18,15 +18,15 @@ from urllib.parse import quote, urlencode
 
 from attrs import frozen
 
-from handlers.charts.operations import Operation, helm_caller, run
+from handlers.charts.operations import ChartOperation, helm_caller, run
 from handlers.http.credentials import Caller
 from handlers.http.permissions import admit, check_changes_open
 from handlers.mcp import results
 from handlers.mcp.derived_tools import Forwarded, Tool
 from handlers.mcp.results import Result
-from models.charts.parameters import check_arguments, read_arguments
 from models.config.settings import Config
 from models.errors import Denied, Failed, Invalid, NotFound, Problem, TooLarge, Unavailable
+from models.inputs import check_arguments, read_arguments
 from models.json_format import check_text
 from supervisor.charts.service import Charts, Work
 
@@ -127,7 +127,7 @@ class Toolbox:
             raise
         return results.failed("the client has disconnected") if task.cancelled() else task.result()
 
-    async def _operate(self, operation: Operation, work: Work, arguments: Mapping[str, Any]) -> Result:
+    async def _operate(self, operation: ChartOperation, work: Work, arguments: Mapping[str, Any]) -> Result:
         async def read_request() -> Any:
             try:
                 given = await self._in_worker(lambda: _with_files(operation, work, arguments))
@@ -180,7 +180,7 @@ async def _reported(tool: Tool, work: Awaitable[Result]) -> Result:
         return results.failed(_INTERNAL_ERROR)
 
 
-def _with_files(operation: Operation, work: Work, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_files(operation: ChartOperation, work: Work, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the arguments with files in place of base64. Raises `Invalid`, `TooLarge`, `OSError`."""
     given = dict(arguments)
     files = {

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import http
-import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from handlers.charts.handler import ChartHandler
-from handlers.charts.operations import GZIP, LOCK, TEXT, Operation
+from handlers.charts.operations import GZIP, LOCK, TEXT
 from handlers.http import permissions
 from handlers.http.permissions import Permission
 from handlers.http.proxy import listens_beyond_loopback
-from handlers.openapi.describe import Body, Endpoint, Parameter
 from handlers.openapi.schemas import Components, Schema, object_schema
-from handlers.routing import Route, Service
+from handlers.operations import Operation
+from handlers.routing import Service
 from models import VERSION
-from models.charts.parameters import REQUEST_PART, Input
 from models.charts.responses import LockDocument
 from models.config.settings import Config
+from models.inputs import REQUEST_PART, Input
 
 _COMMON_STATUSES = (400, 401, 403, 408, 413, 421, 500, 503)
 """Statuses of any request."""
@@ -95,46 +93,29 @@ class Document:
     def _operations(self, service: Service) -> Iterator[tuple[str, str, dict[str, Any]]]:
         for route in service.routes:
             handler: Any = route[1]
-            if issubclass(handler, ChartHandler):
-                for method, (operation, fixed) in handler.operations.items():
-                    is_served = self._has_cluster or operation.needs != "cluster" or operation.mutating
-                    if is_served and not fixed:
-                        described = self._of_chart(service, operation, handler.permission_of(method))
-                        yield service.base + operation.path, method.lower(), described
-            else:
-                for method, endpoint in getattr(handler, "endpoints", {}).items():
-                    described = self._of_endpoint(service, endpoint, handler.permission_of(method))
-                    yield service.base + path_of(route, endpoint), method.lower(), described
+            for method, operation in getattr(handler, "operations", {}).items():
+                if operation.is_served(self._has_cluster) and not getattr(handler, "fixed", {}).get(method):
+                    described = self._of_operation(service, operation, handler.permission_of(method))
+                    yield service.base + operation.path, method.lower(), described
 
-    def _of_endpoint(self, service: Service, endpoint: Endpoint, permission: Permission) -> dict[str, Any]:
+    def _of_operation(self, service: Service, declared: Operation, permission: Permission) -> dict[str, Any]:
         operation: dict[str, Any] = {
-            "operationId": endpoint.identifier,
+            "operationId": declared.identifier,
             "tags": [service.name],
-            "summary": endpoint.summary,
-            "parameters": [_parameter(one) for one in (*endpoint.path_parameters, *endpoint.query)],
+            "summary": declared.summary,
+            "parameters": [_parameter(one) for one in declared.inputs if one.source in ("path", "query", "header")],
             "responses": self._responses(
-                service, endpoint.status, endpoint.answers, endpoint.fails, endpoint.also, endpoint.headers
+                service,
+                declared.status,
+                declared.response_type,
+                declared.documented_statuses,
+                declared.media_types,
+                declared.documented_headers,
             ),
             "security": security(permission, self._config),
         }
-        if endpoint.body is not None:
-            operation["requestBody"] = _body(endpoint.body)
-        return operation
-
-    def _of_chart(self, service: Service, chart: Operation, permission: Permission) -> dict[str, Any]:
-        fails = {*chart.error_statuses, *((415,) if chart.takes_body else ())}
-        headers = {"Content-Disposition": "The name of the file"} if chart.response_type == GZIP else chart.headers
-        also = {} if chart.json_call is None else {"application/json": dict}
-        operation: dict[str, Any] = {
-            "operationId": chart.identifier,
-            "tags": [service.name],
-            "summary": chart.summary,
-            "parameters": [_chart_parameter(field) for field in chart.inputs if field.source in ("path", "query")],
-            "responses": self._responses(service, chart.status, chart.response_type, sorted(fails), also, headers),
-            "security": security(permission, self._config),
-        }
-        if chart.takes_body:
-            operation["requestBody"] = _chart_body(chart)
+        if declared.takes_body:
+            operation["requestBody"] = _body(declared)
         return operation
 
     def _responses(
@@ -204,34 +185,19 @@ def _headers(headers: Mapping[str, str]) -> dict[str, Any]:
     return {"headers": described} if described else {}
 
 
-def path_of(route: Route, endpoint: Endpoint) -> str:
-    """Returns the route's pattern with the names of its groups."""
-    groups = iter(endpoint.path_parameters)
-    return re.sub(r"\([^)]*\)", lambda _: f"{{{next(groups).name}}}", route[0]).replace("\\", "")
-
-
-def _parameter(one: Parameter) -> dict[str, Any]:
+def _parameter(one: Input) -> dict[str, Any]:
     return {
-        "name": one.name, "in": one.where, "description": one.about, "required": one.required,
-        "schema": dict(one.schema),
+        "name": one.json_name, "in": one.source, "description": one.about, "required": one.is_required,
+        "schema": one.schema(),
     }  # fmt: skip
 
 
-def _chart_parameter(one: Input) -> dict[str, Any]:
-    return {"name": one.json_name, "in": one.source, "required": one.is_required, "schema": one.schema()}
-
-
-def _body(body: Body) -> dict[str, Any]:
-    properties = {one.name: {"description": one.about, **one.schema} for one in body.fields}
-    schema = object_schema(properties, [one.name for one in body.fields if one.required])
-    return {"required": body.required, "content": {body.media_type: {"schema": schema}}}
-
-
-def _chart_body(one: Operation) -> dict[str, Any]:
+def _body(one: Operation) -> dict[str, Any]:
     fields = [each for each in one.inputs if each.source == "body"]
     schema = _object(fields)
     if not one.is_multipart:
-        return {"required": "required" in schema, "content": {"application/json": {"schema": schema}}}
+        is_required = "required" in schema or bool(one.body.if_empty)
+        return {"required": is_required, "content": {"application/json": {"schema": schema}}}
     whole = _object([each for each in one.inputs if each.source in ("form", "file")])
     encoding = {}
     if fields:
@@ -239,11 +205,12 @@ def _chart_body(one: Operation) -> dict[str, Any]:
         whole["required"] += [REQUEST_PART] if "required" in schema else []
         encoding = {REQUEST_PART: {"contentType": "application/json"}}
     encoding |= {each.json_name: {"contentType": GZIP} for each in one.inputs if each.source == "file"}
-    return {"required": True, "content": {"multipart/form-data": {"schema": whole, "encoding": encoding}}}
+    content: dict[str, Any] = {"schema": whole, **({"encoding": encoding} if encoding else {})}
+    return {"required": True, "content": {"multipart/form-data": content}}
 
 
 def _object(fields: Sequence[Input]) -> Schema:
-    properties = {each.json_name: each.schema() for each in fields}
+    properties = {each.json_name: each.described_schema() for each in fields}
     return object_schema(properties, [each.json_name for each in fields if each.is_required])
 
 

@@ -6,7 +6,7 @@ import logging
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from tornado.web import RequestHandler
 
@@ -14,10 +14,13 @@ from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CONTROL_PROCESSES, PUBLIC, READ
+from handlers.http.serializers import Health, Readiness, ReloadResult, SupervisorInfo
 from handlers.http.sse import Streams
-from handlers.openapi.describe import Endpoint, choice
+from handlers.operations import NoInputs, Operation, operation_routes
 from handlers.routing import Route
 from models.errors import Unavailable
+from models.inputs import FLAG, query
+from models.json_format import http_message
 from models.supervision import events
 from models.supervision.events import Filter
 from models.supervision.process import STATUSES
@@ -27,67 +30,36 @@ from supervisor.services import Services
 log = logging.getLogger("http")
 
 
-class Info(Base):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint("Get the host and the supervisor's name", serializers.SupervisorInfo, name="supervisor_info")
-    }
-
-    def get(self) -> None:
-        settings = self.config.supervisor
-        self.reply(
-            serializers.supervisor_info(settings.node_name or platform.node(), settings.description, host.read())
-        )
+def info(handler: Base, _: NoInputs) -> SupervisorInfo:
+    settings = handler.config.supervisor
+    return serializers.supervisor_info(settings.node_name or platform.node(), settings.description, host.read())
 
 
-class Reload(Base):
-    permission = CONTROL_PROCESSES
-    endpoints: ClassVar = {
-        "POST": Endpoint(
-            "Reload the configuration",
-            serializers.ReloadResult,
-            query=[choice("dry-run", "Only report what would change", ["true", "false"], "false")],
-            name="supervisor_reload",
-        )
-    }
-
-    async def post(self) -> None:
-        dry_run = self.flag("dry-run")
-        done, need = await self.services.reload(dry_run)
-        self.reply(serializers.reload_result(done, need, dry_run))
+@http_message
+class Reload:
+    is_dry_run: bool = query("Only report what would change", False, kind=FLAG, json_name="dry-run")
 
 
-class Health(Base):
-    permission = PUBLIC
-    endpoints: ClassVar = {
-        "GET": Endpoint("Check whether the server responds", serializers.Health, name="server_health")
-    }
-
-    def get(self) -> None:
-        self.reply(serializers.Health())
+async def reload(handler: Base, request: Reload) -> ReloadResult:
+    done, need = await handler.services.reload(request.is_dry_run)
+    return serializers.reload_result(done, need, request.is_dry_run)
 
 
-class Ready(Base):
+def health(handler: Base, _: NoInputs) -> Health:
+    return Health()
+
+
+async def readiness(handler: Base, _: NoInputs) -> Readiness:
     """Reports whether the store can be written and the event loop is not delayed."""
-
-    permission = PUBLIC
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Check whether the server is ready, and which chart operations are available",
-            serializers.Readiness,
-            name="server_ready",
-        )
-    }
-
-    async def get(self) -> None:
-        await self.charts.settle()
-        if self.supervision.event_writer.failing:
-            raise Unavailable("the store cannot be written")
-        if self.services.sharing is not None and not self.services.sharing.is_connected:
-            raise Unavailable("the shared database is unavailable")
-        if self.services.maintenance.is_stalled:
-            raise Unavailable("the event loop was delayed by more than a second")
-        self.reply(serializers.Readiness(charts=self.charts.groups()))
+    services = handler.services
+    await handler.charts.settle()
+    if handler.supervision.event_writer.failing:
+        raise Unavailable("the store cannot be written")
+    if services.sharing is not None and not services.sharing.is_connected:
+        raise Unavailable("the shared database is unavailable")
+    if services.maintenance.is_stalled:
+        raise Unavailable("the event loop was delayed by more than a second")
+    return Readiness(charts=handler.charts.groups())
 
 
 class Collector:
@@ -166,23 +138,17 @@ def _family(kind: Any, name: str, about: str, value: float | Mapping[str, float]
     return family
 
 
-class Metrics(Base):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint("Get metrics in the Prometheus text format", "text/plain", name="server_metrics")
-    }
+def metrics(handler: Base, _: NoInputs) -> bytes:
+    from prometheus_client import (
+        CollectorRegistry,
+        ProcessCollector,
+        generate_latest,
+    )  # imported at the first scrape
 
-    def get(self) -> None:
-        from prometheus_client import (
-            CollectorRegistry,
-            ProcessCollector,
-            generate_latest,
-        )  # imported at the first scrape
-
-        registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        registry.register(Collector(self.services, self.streams))
-        self.send(generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8")
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(Collector(handler.services, handler.streams))
+    return generate_latest(registry)
 
 
 def log_request(handler: RequestHandler) -> None:
@@ -199,13 +165,30 @@ def log_request(handler: RequestHandler) -> None:
     log.log(level, "%s %s %d %.1f ms%s", request.method, request.path, status, took, why)
 
 
-routes: list[Route] = [
-    (r"/supervisor/info", Info),
-    (r"/supervisor/reload", Reload),
-]
+OPERATIONS = [
+    Operation(
+        None, "GET", "/supervisor/info", "Get the host and the supervisor's name", NoInputs, info, SupervisorInfo,
+        name="supervisor_info", permission=READ,
+    ),
+    Operation(
+        None, "POST", "/supervisor/reload", "Reload the configuration", Reload, reload, ReloadResult,
+        name="supervisor_reload", permission=CONTROL_PROCESSES,
+    ),
+]  # fmt: skip
+routes: list[Route] = operation_routes(OPERATIONS)
 
-common_routes: list[Route] = [
-    (r"/healthz", Health),
-    (r"/readyz", Ready),
-    (r"/metrics", Metrics),
-]
+COMMON_OPERATIONS = [
+    Operation(
+        None, "GET", "/healthz", "Check whether the server responds", NoInputs, health, Health, name="server_health",
+        permission=PUBLIC,
+    ),
+    Operation(
+        None, "GET", "/readyz", "Check whether the server is ready, and which chart operations are available", NoInputs,
+        readiness, Readiness, name="server_ready", permission=PUBLIC,
+    ),
+    Operation(
+        None, "GET", "/metrics", "Get metrics in the Prometheus text format", NoInputs, metrics,
+        "text/plain; version=0.0.4; charset=utf-8", name="server_metrics", permission=READ,
+    ),
+]  # fmt: skip
+common_routes: list[Route] = operation_routes(COMMON_OPERATIONS)

@@ -2,151 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from functools import partial
 
 from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.permissions import READ
 from handlers.http.serializers import PageOf, ProcessEventEntry, ProcessNotice
-from handlers.openapi.describe import Endpoint, Parameter, choice, free_text, number, paged
+from handlers.operations import NoInputs, Operation, operation_routes
 from handlers.routing import Route
-from models.errors import Invalid, NotFound
-from models.paging import INT32, INT64, MAX_PAGE_SIZE, paging, whole
+from models.errors import NotFound
+from models.inputs import ID, NAME, PageRequest, choice, free_text, path, query, whole
+from models.json_format import http_message
+from models.paging import INT32
 from models.supervision.events import Filter
 from models.supervision.process import STATUSES, Status
 
 _STREAM = '</tracker/api/v1/events>; rel="alternate"; type="text/event-stream"'
 
 
-def _page_of(sorts: Mapping[str, str], most: int) -> list[Parameter]:
-    return paged(choice("sortBy", "The sort key", list(sorts), "eventTime"), most=most)
-
-
-_PAGE = PageOf[ProcessEventEntry]
-_STATUSES = {"type": "string", "enum": [one.value for one in STATUSES]}
-_ANY_FIELD = _page_of(serializers.EVENT_SORTS, INT32)
-_STATUS = Parameter("status", "The new status", _STATUSES, "path", required=True)
 _LINK = {"Link": "Where the stream is that a browser gets at this path."}
+_SORT_BY = "The sort key"
 
 
-class Listing(Base):
-    permission = READ
-
-    async def answer(self, sorts: Mapping[str, str], which: Filter | None = None, clamp: bool = False) -> None:
-        requested = paging(self.query(), sorts, clamp)
-        page = await self.supervision.history.page(requested, which)
-        self.reply(serializers.page_of(page, serializers.event_entry))
+@http_message
+class EventPage(PageRequest):
+    sort_by: str = query(_SORT_BY, "eventTime", kind=choice(*serializers.COMMON_EVENT_SORTS), place=3)
 
 
-class Events(Listing):
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List status changes, in pages",
-            _PAGE,
-            query=_page_of(serializers.COMMON_EVENT_SORTS, MAX_PAGE_SIZE),
-            fails=[504],
-            tool="event_list",
-            headers=_LINK,
-        )
-    }
-
-    async def get(self) -> None:
-        self.set_header("Link", _STREAM)
-        self.set_header("Vary", "Accept")
-        await self.answer(serializers.COMMON_EVENT_SORTS)
+@http_message
+class AnyEventPage(PageRequest):
+    size: int = query("The page size", 20, kind=whole(1, INT32), place=2)  # lowered to 100 (supervision.md, Paging)
+    sort_by: str = query(_SORT_BY, "eventTime", kind=choice(*serializers.EVENT_SORTS), place=3)
 
 
-class ByStatus(Listing):
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List changes to one status",
-            _PAGE,
-            path=[_STATUS],
-            query=_ANY_FIELD,
-            fails=[504],
-            name="event_list_by_status",
-        )
-    }
-
-    async def get(self, name: str) -> None:
-        if name not in {status.value for status in STATUSES}:
-            raise Invalid(f"status must be one of {', '.join(status.value for status in STATUSES)}")
-        await self.answer(serializers.EVENT_SORTS, Filter(status=Status(name)), clamp=True)
+@http_message
+class EventsByStatus(AnyEventPage):
+    status: str = path("The new status", kind=choice(*(status.value for status in STATUSES)))
 
 
-class ByProcess(Listing):
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List status changes of one process",
-            _PAGE,
-            path=["processName"],
-            query=_ANY_FIELD,
-            fails=[404, 504],
-            name="event_list_by_process",
-        )
-    }
-
-    async def get(self, name: str) -> None:
-        which = Filter(process=name)
-        if name not in self.supervision.fleet and not await self.supervision.history.count(which):
-            raise NotFound(f"there is no process {name}, neither configured nor in the history", "PROCESS_NOT_FOUND")
-        await self.answer(serializers.EVENT_SORTS, which, clamp=True)
+@http_message
+class EventsByProcess(AnyEventPage):
+    process_name: str = path(kind=NAME)
 
 
-class Count(Base):
-    permission = READ
-    endpoints: ClassVar = {"GET": Endpoint("Count status changes by status", dict[str, int], name="event_count")}
-
-    async def get(self) -> None:
-        self.reply(await self.supervision.history.counts())
+@http_message
+class EventRequest:
+    id: int = path("The event", kind=ID)
 
 
-class Event(Base):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get one status change",
-            ProcessEventEntry,
-            path=[number("id", "The event")],
-            fails=[404],
-            name="event_info",
-        )
-    }
-
-    async def get(self, id: str) -> None:
-        self.reply(serializers.event_entry(await self.supervision.history.get(whole("id", id, -INT64, INT64))))
+@http_message
+class NoticePage(PageRequest):
+    sort_by: str = query(_SORT_BY, "time", kind=choice("time"), place=3)
+    name: str | None = query("Only notices of this name", kind=free_text("process.gave_up"))
+    process: str | None = query("Only notices about this process", kind=free_text("web"))
 
 
-class Notices(Base):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List notices, newest first, in pages",
-            PageOf[ProcessNotice],
-            query=[
-                *paged(),
-                free_text("name", "Only notices of this name", "process.gave_up"),
-                free_text("process", "Only notices about this process", "web"),
-            ],
-            fails=[504],
-            tool="process_notices",
-        )
-    }
-
-    async def get(self) -> None:
-        query = self.query()
-        requested = paging({"sortBy": "time", **query}, {"time": "time"})
-        name, process = query.get("name") or None, query.get("process") or None
-        page = await self.supervision.notices.page(requested, name, process)
-        self.reply(serializers.page_of(page, serializers.notice))
+async def _page(
+    handler: Base, request: EventPage | AnyEventPage, which: Filter | None = None
+) -> PageOf[ProcessEventEntry]:
+    requested = request.paging(serializers.EVENT_SORTS[request.sort_by])
+    return serializers.page_of(await handler.supervision.history.page(requested, which), serializers.event_entry)
 
 
-routes: list[Route] = [
-    (r"/processes/notices", Notices),
-    (r"/events", Events),
-    (r"/events/count", Count),
-    (r"/events/by-status/([^/]+)", ByStatus),
-    (r"/events/by-process/([^/]+)", ByProcess),
-    (r"/events/([^/]+)", Event),
-]
+async def list_events(handler: Base, request: EventPage) -> PageOf[ProcessEventEntry]:
+    handler.set_header("Link", _STREAM)
+    handler.set_header("Vary", "Accept")
+    return await _page(handler, request)
+
+
+async def list_by_status(handler: Base, request: EventsByStatus) -> PageOf[ProcessEventEntry]:
+    return await _page(handler, request, Filter(status=Status(request.status)))
+
+
+async def list_by_process(handler: Base, request: EventsByProcess) -> PageOf[ProcessEventEntry]:
+    name, supervision = request.process_name, handler.supervision
+    which = Filter(process=name)
+    if name not in supervision.fleet and not await supervision.history.count(which):
+        raise NotFound(f"there is no process {name}, neither configured nor in the history", "PROCESS_NOT_FOUND")
+    return await _page(handler, request, which)
+
+
+async def count_events(handler: Base, _: NoInputs) -> dict[str, int]:
+    return await handler.supervision.history.counts()
+
+
+async def event_info(handler: Base, request: EventRequest) -> ProcessEventEntry:
+    return serializers.event_entry(await handler.supervision.history.get(request.id))
+
+
+async def list_notices(handler: Base, request: NoticePage) -> PageOf[ProcessNotice]:
+    page = await handler.supervision.notices.page(request.paging(request.sort_by), request.name, request.process)
+    return serializers.page_of(page, serializers.notice)
+
+
+_read = partial(Operation, permission=READ)
+OPERATIONS = [
+    _read(
+        "process_notices", "GET", "/processes/notices", "List notices, newest first, in pages", NoticePage,
+        list_notices, PageOf[ProcessNotice], error_statuses=[504],
+    ),
+    _read(
+        "event_list", "GET", "/events", "List status changes, in pages", EventPage, list_events,
+        PageOf[ProcessEventEntry], error_statuses=[504], headers=_LINK,
+    ),
+    _read(
+        None, "GET", "/events/count", "Count status changes by status", NoInputs, count_events, dict[str, int],
+        name="event_count",
+    ),
+    _read(
+        None, "GET", "/events/by-status/{status}", "List changes to one status", EventsByStatus, list_by_status,
+        PageOf[ProcessEventEntry], error_statuses=[504], name="event_list_by_status",
+    ),
+    _read(
+        None, "GET", "/events/by-process/{processName}", "List status changes of one process", EventsByProcess,
+        list_by_process, PageOf[ProcessEventEntry], error_statuses=[404, 504], name="event_list_by_process",
+    ),
+    _read(
+        None, "GET", "/events/{id}", "Get one status change", EventRequest, event_info, ProcessEventEntry,
+        error_statuses=[404], name="event_info",
+    ),
+]  # fmt: skip
+routes: list[Route] = operation_routes(OPERATIONS)

@@ -13,6 +13,7 @@ from handlers.http import serializers
 from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS, admit
 from handlers.routing import Route
 from handlers.supervision import process_metrics, process_table
+from handlers.supervision.process_metrics import MetricsWindow
 from handlers.supervision.process_table import (
     ProcessRows,
     health_text,
@@ -27,6 +28,7 @@ from handlers.web import layout
 from handlers.web.table import TableQuery, read_table
 from models.config.redaction import shown_environment, shown_words
 from models.errors import Failed, Invalid, Problem
+from models.inputs import read
 from models.paging import Paging
 from models.supervision import selectors
 from models.supervision.events import Entry, Filter
@@ -149,9 +151,10 @@ class ProcessPage(ControlPage):
     async def _metrics(self, name: str) -> dict[str, object]:
         """The plots of CPU and memory."""
         query, now = self.query(), self.clock.now() // _MICROS_PER_SECOND
-        settings, shown = self.config.supervisor.metrics, process_metrics.window(query, now)
         requested = query.get("range") or "1h"
         is_known = requested in process_metrics.RANGES
+        settings, length = self.config.supervisor.metrics, process_metrics.RANGES.get(requested, 3600)
+        shown = process_metrics.window(read(MetricsWindow, {}, query, {}), now, length)
         points, starts = await self.supervision.metrics.window(name, shown.start, shown.end, shown.step)
         return {
             "window": shown,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from attrs import frozen
 
@@ -11,11 +11,11 @@ from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.permissions import READ
 from handlers.http.serializers import ProcessMetrics
-from handlers.openapi.describe import Endpoint, free_text, whole
+from handlers.operations import Operation, operation_routes
 from handlers.routing import Route
-from models import paging
 from models.errors import Invalid
-from models.json_format import Instant, read_rfc3339, rfc3339
+from models.inputs import NAME, instant, path, query, whole
+from models.json_format import Instant, http_message, rfc3339
 from models.supervision.metrics import MAX_POINTS, Point, Series, merged, peak, step_for
 from supervisor import host
 
@@ -60,26 +60,40 @@ class Plot:
     """For script: the centre of each point and its value, as `x:text` with `;` between them."""
 
 
-def window(query: Mapping[str, str], now: int, default: int = 3600, points: int = _PLOT_POINTS) -> Window:
-    """The window that `from`, `to`, `range` and `step` of a query choose. Raises `Invalid`."""
-    end = _instant("to", query["to"]) if query.get("to") else now
-    length = RANGES.get(query.get("range", ""), default)
-    start = _instant("from", query["from"]) if query.get("from") else max(end - length, _FIRST_SECOND)
+@http_message
+class MetricsWindow:
+    start: int | None = query(
+        "The beginning, an RFC 3339 time; an hour before `to` by default", kind=instant("2026-11-22T10:00:00Z"),
+        json_name="from",
+    )  # fmt: skip
+    end: int | None = query(
+        "The end, an RFC 3339 time; now by default", kind=instant("2026-11-22T11:00:00Z"), json_name="to"
+    )
+    step: int | None = query(
+        "Seconds that one point covers (at most 1,440 points); below 60: the latest 120 samples", kind=whole(1, 86_400)
+    )
+
+
+@http_message
+class MetricsOfProcess(MetricsWindow):
+    name: str = path(kind=NAME)
+
+
+def window(request: MetricsWindow, now: int, length: int = 3600, points: int = _PLOT_POINTS) -> Window:
+    """The window that a request chooses, `length` seconds by default. Raises `Invalid`."""
+    end = now if request.end is None else request.end // _MICROS_PER_SECOND
+    start = max(end - length, _FIRST_SECOND) if request.start is None else request.start // _MICROS_PER_SECOND
     if end - start < _MIN_SPAN_SECONDS:
         raise Invalid("from must be at least a minute before to")
-    if query.get("step"):
-        step = paging.whole("step", query["step"], 1, 86_400)
-    elif length <= _SAMPLED_SECONDS and not query.get("from"):
+    if request.step is not None:
+        step = request.step
+    elif length <= _SAMPLED_SECONDS and request.start is None:
         step = _SAMPLE_SECONDS
     else:
         step = step_for(end - start, points)
     if step >= 60 and (end - start) // step > MAX_POINTS:  # of the samples there are few
         raise Invalid(f"step is too small: at most {MAX_POINTS} points are returned")
     return Window(start, end, step)
-
-
-def _instant(name: str, text: str) -> int:
-    return read_rfc3339(name, text) // _MICROS_PER_SECOND
 
 
 def sparkline(series: Series, now: int) -> str:
@@ -210,46 +224,25 @@ def _parts(values: Sequence[tuple[int, float]], top: float, shown: Window) -> li
     return parts
 
 
-class MetricsOfProcess(Base):
+async def process_metrics(handler: Base, request: MetricsOfProcess) -> ProcessMetrics:
     """CPU and memory of one process over time."""
-
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get CPU and memory of one process over time",
-            ProcessMetrics,
-            path=["name"],
-            query=[
-                free_text(
-                    "from", "The beginning, an RFC 3339 time; an hour before `to` by default", "2026-11-22T10:00:00Z"
-                ),
-                free_text("to", "The end, an RFC 3339 time; now by default", "2026-11-22T11:00:00Z"),
-                whole(
-                    "step",
-                    "Seconds that one point covers (at most 1,440 points); below 60: the latest 120 samples",
-                    None,
-                    1,
-                    86_400,
-                ),
-            ],
-            fails=[400, 404],
-            name="process_metrics",
-        )
-    }
-
-    async def get(self, name: str) -> None:
-        await self.supervision.event_writer.stored_soon(name)
-        process = self.supervision.fleet.get(name)
-        shown = window(self.query(), self.clock.now() // _MICROS_PER_SECOND)
-        points, starts = await self.supervision.metrics.window(process.name, shown.start, shown.end, shown.step)
-        self.reply(
-            ProcessMetrics(
-                process.name,
-                serializers.Int32(shown.step),
-                [serializers.metric_point(point) for point in points],
-                [Instant(at) for at in starts],
-            )
-        )
+    supervision = handler.supervision
+    await supervision.event_writer.stored_soon(request.name)
+    process = supervision.fleet.get(request.name)
+    shown = window(request, handler.clock.now() // _MICROS_PER_SECOND)
+    points, starts = await supervision.metrics.window(process.name, shown.start, shown.end, shown.step)
+    return ProcessMetrics(
+        process.name,
+        serializers.Int32(shown.step),
+        [serializers.metric_point(point) for point in points],
+        [Instant(at) for at in starts],
+    )
 
 
-routes: list[Route] = [(r"/processes/metrics/([^/]+)", MetricsOfProcess)]
+OPERATIONS = [
+    Operation(
+        None, "GET", "/processes/metrics/{name}", "Get CPU and memory of one process over time", MetricsOfProcess,
+        process_metrics, ProcessMetrics, error_statuses=[400, 404], name="process_metrics", permission=READ,
+    )
+]  # fmt: skip
+routes: list[Route] = operation_routes(OPERATIONS)

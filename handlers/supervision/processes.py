@@ -6,22 +6,25 @@ import asyncio
 import operator
 import re
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
-from attrs import evolve
 from tornado.iostream import StreamClosedError
 
 from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS
-from handlers.http.serializers import ProcessStatusInfo, ResponseMessage
-from handlers.openapi.describe import EVENT_STREAM, Endpoint, choice
+from handlers.http.serializers import ProcessHealth, ProcessStatusInfo, ResponseMessage
+from handlers.operations import EVENT_STREAM, NoInputs, Operation, operation_routes, read_request
 from handlers.routing import Route, StreamPath
-from handlers.supervision.selection import SELECT, selected_names
-from handlers.supervision.streams import LOG_PARAMETERS, LogStream, StatusStream, log_file, requested_log
+from handlers.supervision.selection import NamedProcess, Selection, selected_names
+from handlers.supervision.streams import LogRequest, LogStream, StatusStream, log_file
 from models.errors import Failed
+from models.inputs import FLAG, query
+from models.json_format import http_message
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
 from supervisor.processes import group_calls
@@ -29,13 +32,6 @@ from supervisor.processes.fleet import Fleet
 from supervisor.processes.logs.files import LogFile, tail
 from supervisor.processes.process.process import Process
 
-_DOWNLOAD_PARAMETERS = tuple(
-    evolve(choice(name, about, ["true", "false"], "false"), is_rest_only=True)
-    for name, about in (
-        ("download", "The whole file, as a download; `lines` is ignored"),
-        ("backups", "With download=true: the rotated files before it"),
-    )
-)
 _MAX_FILE_NAME = 100
 _CACHE_SECONDS = 0.01
 _PROCESSES_PER_SLICE = 25
@@ -94,144 +90,84 @@ def _parts(process: Process) -> tuple[str, ...]:
     return head, *rest.split(second)
 
 
-class Processes(Base):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List processes",
-            list[ProcessStatusInfo],
-            query=[SELECT],
-            fails=[404],
-            tool="process_list",
-        )
-    }
-
-    async def get(self) -> None:
-        if "select" in self.request.query_arguments:
-            names = selected_names(self)
-            await self.supervision.event_writer.stored_soon()
-            self.reply([serializers.process_status(self.supervision.fleet.get(name)) for name in names])
-            return
-        listing: Listing = self.settings["listing"]
-        await listing.ready()
-        content = listing.encoded()
-        await self.supervision.event_writer.stored_soon()
-        self.send(content, "application/json")
+async def list_processes(handler: Base, request: Selection) -> Sequence[ProcessStatusInfo] | bytes:
+    fleet, event_writer = handler.supervision.fleet, handler.supervision.event_writer
+    if request.select is not None:
+        names = selected_names(handler, request.select)
+        await event_writer.stored_soon()
+        return [serializers.process_status(fleet.get(name)) for name in names]
+    listing: Listing = handler.settings["listing"]
+    await listing.ready()
+    content = listing.encoded()
+    await event_writer.stored_soon()
+    return content
 
 
-class Info(Base):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint("Get one process", ProcessStatusInfo, path=["name"], fails=[404], tool="process_info")
-    }
-
-    async def get(self, name: str) -> None:
-        status = serializers.process_status(self.supervision.fleet.get(name))
-        await self.supervision.event_writer.stored_soon(name)
-        self.reply(status)
+async def process_info(handler: Base, request: NamedProcess) -> ProcessStatusInfo:
+    status = serializers.process_status(handler.supervision.fleet.get(request.name))
+    await handler.supervision.event_writer.stored_soon(request.name)
+    return status
 
 
-class HealthCheckInfo(Base):
-    """Returns the last health check of one process."""
-
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get the last health check of one process",
-            serializers.ProcessHealth,
-            path=["name"],
-            fails=[404],
-            name="process_health",
-        )
-    }
-
-    def get(self, name: str) -> None:
-        process = self.supervision.fleet.get(name)
-        self.reply(serializers.process_health(process, self.supervision.context.prober.report(name)))
+def process_health(handler: Base, request: NamedProcess) -> ProcessHealth:
+    """The last health check of one process."""
+    process = handler.supervision.fleet.get(request.name)
+    return serializers.process_health(process, handler.supervision.context.prober.report(request.name))
 
 
-class Operation(Base):
-    permission = CONTROL_PROCESSES
+async def start(handler: Base, request: NamedProcess) -> ResponseMessage:
+    return ResponseMessage(await handler.supervision.fleet.start(request.name))
 
 
-def _one(verb: str, fails: list[int]) -> dict[str, Endpoint]:
-    about, tool = f"{verb} one process", f"process_{verb.lower()}"
-    return {"POST": Endpoint(about, ResponseMessage, path=["name"], fails=fails, tool=tool)}
+async def stop(handler: Base, request: NamedProcess) -> ResponseMessage:
+    return ResponseMessage(await handler.supervision.fleet.stop(request.name))
 
 
-def _all(verb: str, fails: list[int]) -> dict[str, Endpoint]:
-    name = f"process_{verb.lower()}_all"
-    return {"POST": Endpoint(f"{verb} all processes", ResponseMessage, fails=fails, name=name)}
+async def restart(handler: Base, request: NamedProcess) -> ResponseMessage:
+    return ResponseMessage(await handler.supervision.fleet.restart(request.name))
 
 
-class Start(Operation):
-    endpoints: ClassVar = _one("Start", [400, 500])
-
-    async def post(self, name: str) -> None:
-        self.reply(ResponseMessage(await self.supervision.fleet.start(name)))
+async def start_all(handler: Base, _: NoInputs) -> ResponseMessage:
+    return ResponseMessage(await group_calls.start_all(handler.supervision.fleet, handler.supervision.scheduler))
 
 
-class Stop(Operation):
-    endpoints: ClassVar = _one("Stop", [404, 500])
-
-    async def post(self, name: str) -> None:
-        self.reply(ResponseMessage(await self.supervision.fleet.stop(name)))
+async def stop_all(handler: Base, _: NoInputs) -> ResponseMessage:
+    return ResponseMessage(await group_calls.stop_all(handler.supervision.fleet, handler.supervision.scheduler))
 
 
-class Restart(Operation):
-    endpoints: ClassVar = _one("Restart", [400, 404, 500])
-
-    async def post(self, name: str) -> None:
-        self.reply(ResponseMessage(await self.supervision.fleet.restart(name)))
+async def restart_all(handler: Base, _: NoInputs) -> ResponseMessage:
+    return ResponseMessage(await group_calls.restart_all(handler.supervision.fleet, handler.supervision.scheduler))
 
 
-class StartAll(Operation):
-    endpoints: ClassVar = _all("Start", [409, 500])
-
-    async def post(self) -> None:
-        self.reply(ResponseMessage(await group_calls.start_all(self.supervision.fleet, self.supervision.scheduler)))
-
-
-class StopAll(Operation):
-    endpoints: ClassVar = _all("Stop", [404, 500])
-
-    async def post(self) -> None:
-        self.reply(ResponseMessage(await group_calls.stop_all(self.supervision.fleet, self.supervision.scheduler)))
-
-
-class RestartAll(Operation):
-    endpoints: ClassVar = _all("Restart", [500])
-
-    async def post(self) -> None:
-        self.reply(ResponseMessage(await group_calls.restart_all(self.supervision.fleet, self.supervision.scheduler)))
+@http_message
+class LogDownload(LogRequest):
+    download: bool = query("The whole file, as a download; `lines` is ignored", False, kind=FLAG, is_rest_only=True)
+    backups: bool = query("With download=true: the rotated files before it", False, kind=FLAG, is_rest_only=True)
 
 
 class Logs(Base):
     """The end of a log file as text, or the whole file. An `Accept` of an event stream is for `LogStream`."""
 
     permission = READ_LOGS
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get the end of a process's log",
-            "text/plain",
-            path=["name"],
-            query=(*LOG_PARAMETERS, *_DOWNLOAD_PARAMETERS),
-            fails=[400, 404, 500],
-            tool="process_logs",
-            also={EVENT_STREAM: str},
+    operations: ClassVar = {
+        "GET": Operation(
+            "process_logs", "GET", "/processes/logs/{name}", "Get the end of a process's log", LogDownload, None,
+            "text/plain", error_statuses=(400, 404, 500), also={EVENT_STREAM: str}, permission=READ_LOGS,
         )
-    }
+    }  # fmt: skip
 
     async def get(self, name: str) -> None:
-        path, lines = requested_log(self, name)
-        is_download, with_backups = self.flag("download"), self.flag("backups")
-        if is_download:
-            await self._download(log_file(self.supervision, name, self.query().get("stream") or "stdout"), with_backups)
+        request = read_request(self, self.operations["GET"], [name])
+        file = log_file(self.supervision, name, request.stream)
+        if request.download:
+            await self._download(file, request.backups)
             return
         try:
-            text = await asyncio.to_thread(lambda: tail(Path(path), lines)[0].decode("utf-8", "replace").encode())
+            text = await asyncio.to_thread(
+                lambda: tail(Path(file.path), request.lines)[0].decode("utf-8", "replace").encode()
+            )
         except OSError as error:
-            raise Failed(f"{path} cannot be read: {error.strerror}") from None
+            raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
         self.set_header("Vary", "Accept")
         self.send(text, "text/plain; charset=utf-8")
 
@@ -254,16 +190,48 @@ class Logs(Base):
             pass  # the client has left
 
 
+_control = partial(Operation, response_type=ResponseMessage, permission=CONTROL_PROCESSES)
+OPERATIONS = [
+    Operation(
+        "process_list", "GET", "/processes", "List processes", Selection, list_processes, list[ProcessStatusInfo],
+        error_statuses=[404], permission=READ,
+    ),
+    Operation(
+        "process_info", "GET", "/processes/info/{name}", "Get one process", NamedProcess, process_info,
+        ProcessStatusInfo, error_statuses=[404], permission=READ,
+    ),
+    Operation(
+        None, "GET", "/processes/health/{name}", "Get the last health check of one process", NamedProcess,
+        process_health, ProcessHealth, error_statuses=[404], name="process_health", permission=READ,
+    ),
+    _control(
+        "process_start", "POST", "/processes/start/{name}", "Start one process", NamedProcess, start,
+        error_statuses=[400, 500],
+    ),
+    _control(
+        "process_stop", "POST", "/processes/stop/{name}", "Stop one process", NamedProcess, stop,
+        error_statuses=[404, 500],
+    ),
+    _control(
+        "process_restart", "POST", "/processes/restart/{name}", "Restart one process", NamedProcess, restart,
+        error_statuses=[400, 404, 500],
+    ),
+    _control(
+        None, "POST", "/processes/group/start", "Start all processes", NoInputs, start_all,
+        error_statuses=[409, 500], name="process_start_all",
+    ),
+    _control(
+        None, "POST", "/processes/group/stop", "Stop all processes", NoInputs, stop_all,
+        error_statuses=[404, 500], name="process_stop_all",
+    ),
+    _control(
+        None, "POST", "/processes/group/restart", "Restart all processes", NoInputs, restart_all,
+        error_statuses=[500], name="process_restart_all",
+    ),
+]  # fmt: skip
+
 routes: list[Route] = [
-    (r"/processes", Processes),
-    (r"/processes/info/([^/]+)", Info),
-    (r"/processes/health/([^/]+)", HealthCheckInfo),
-    (r"/processes/start/([^/]+)", Start),
-    (r"/processes/stop/([^/]+)", Stop),
-    (r"/processes/restart/([^/]+)", Restart),
-    (r"/processes/group/start", StartAll),
-    (r"/processes/group/stop", StopAll),
-    (r"/processes/group/restart", RestartAll),
+    *operation_routes(OPERATIONS),
     (r"/processes/stream", StatusStream),
     (r"/processes/logs/([^/]+)", LogStream, StreamPath),
     (r"/processes/logs/([^/]+)", Logs),

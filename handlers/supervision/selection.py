@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Sequence
-from typing import ClassVar
-
-from attrs import evolve
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
 
 from handlers.base import Base
 from handlers.http.permissions import CONTROL_PROCESSES, READ
@@ -20,30 +19,88 @@ from handlers.http.serializers import (
     ResponseMessage,
     page_of,
 )
-from handlers.openapi.describe import Endpoint, Parameter, choice, paged
+from handlers.operations import NoInputs, Operation, operation_routes
 from handlers.routing import Route
 from handlers.supervision import details
 from handlers.supervision.details import ProcessDetails, ProcessRun
 from models.config import parsers
 from models.errors import Invalid
-from models.json_format import Instant
-from models.paging import paging
+from models.inputs import FLAG, NAME, Kind, PageRequest, choice, path, query
+from models.json_format import Instant, http_message
 from models.supervision.selectors import Group, groups_of, select
 from supervisor.processes import group_calls
+from supervisor.processes.fleet import Fleet
 from supervisor.processes.group_calls import CallResult
 from supervisor.processes.scheduler import Scheduler
 
+GroupCall = Callable[[Fleet, Sequence[str], Scheduler | None], Awaitable[list[CallResult]]]
 _ABOUT_SELECT = (
     "Which processes: names, globs, `@group`, `label=value`, `all`, and `!term` to exclude, "
     "with commas between them; may be repeated"
 )
-SELECT = Parameter("select", _ABOUT_SELECT, {"type": "string", "examples": ["web,worker-*", "@backend,!db"]})
-_REQUIRED_SELECT = Parameter("select", _ABOUT_SELECT, SELECT.schema, required=True)
-_SIGNAL = Parameter(
-    "signal", "A name or a number: HUP, SIGUSR1, 15", {"type": "string", "examples": ["HUP"]}, required=True
+_SELECT = Kind(
+    {"type": "string", "examples": ["web,worker-*", "@backend,!db"]},
+    lambda _, values: tuple(values),
+    is_repeated=True,
+    reads_absent=True,
 )
-_TO = choice("to", "The main process alone, or its whole process group", ["main", "group"], "main")
-_PAUSED = evolve(choice("paused", "true pauses the schedule, false resumes it", ["true", "false"]), required=True)
+
+
+def _read_signal(name: str, text: str) -> signal.Signals:
+    try:
+        return parsers.signal_of(text)
+    except parsers.ValidationError as problem:
+        raise Invalid(f"{name} {problem}") from None
+
+
+_SIGNAL = Kind({"type": "string", "examples": ["HUP"]}, _read_signal, reads_absent=True)
+
+
+@http_message
+class NamedProcess:
+    name: str = path(kind=NAME)
+
+
+@http_message
+class Selection:
+    select: tuple[str, ...] | None = query(_ABOUT_SELECT, kind=_SELECT)
+
+
+@http_message
+class SelectedProcesses:
+    select: tuple[str, ...] = query(_ABOUT_SELECT, required=True, kind=_SELECT)
+
+
+def _signal_input() -> Any:
+    return query("A name or a number: HUP, SIGUSR1, 15", required=True, kind=_SIGNAL)
+
+
+def _to_input() -> Any:
+    about = "The main process alone, or its whole process group"
+    return query(about, "main", kind=choice("main", "group"))
+
+
+@http_message
+class SignalToSelected(SelectedProcesses):
+    signal: signal.Signals = _signal_input()
+    to: str = _to_input()
+
+
+@http_message
+class SignalToProcess(NamedProcess):
+    signal: signal.Signals = _signal_input()
+    to: str = _to_input()
+
+
+@http_message
+class RunsOfProcess(PageRequest):
+    name: str = path(kind=NAME)
+    sort_by: str = query("The sort key", "id", kind=choice("id"), place=3)
+
+
+@http_message
+class PausedSchedule(NamedProcess):
+    paused: bool = query("true pauses the schedule, false resumes it", required=True, kind=FLAG)
 
 
 def groups(handler: Base) -> dict[str, Group]:
@@ -52,206 +109,126 @@ def groups(handler: Base) -> dict[str, Group]:
     return groups_of(specs, handler.config.supervisor.groups)
 
 
-def selected_names(handler: Base) -> list[str]:
-    """The names that the query's `select` selects. Raises `Invalid`, `NotFound`."""
-    values = handler.get_query_arguments("select")
-    return select(values, [process.spec for process in handler.supervision.fleet], groups(handler))
+def selected_names(handler: Base, selectors: Sequence[str]) -> list[str]:
+    """The names that selectors select. Raises `Invalid`, `NotFound`."""
+    return select(selectors, [process.spec for process in handler.supervision.fleet], groups(handler))
 
 
-class Details(Base):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List processes with groups, labels, CPU and memory",
-            list[ProcessDetails],
-            query=[SELECT],
-            fails=[404],
-            tool="process_details",
-        )
-    }
-
-    async def get(self) -> None:
-        fleet, known = self.supervision.fleet, groups(self)
-        names = selected_names(self) if "select" in self.request.query_arguments else [one.name for one in fleet]
-        processes = [fleet.get(name) for name in names]
-        usage = await self.supervision.meter.read(processes)
-        await self.supervision.event_writer.stored_soon()
-        of: dict[str, list[str]] = {name: [] for name in names}
-        for group in known.values():
-            for member in group.members:
-                of.setdefault(member, []).append(group.name)
-        scheduler, runs = self.supervision.scheduler, self.supervision.context.runs
-        self.reply(
-            [
-                details.process_details(
-                    one, of[one.name], usage.get(one.name), scheduler.report(one), runs.last(one.name)
-                )
-                for one in processes
-            ]
-        )
+async def list_details(handler: Base, request: Selection) -> list[ProcessDetails]:
+    supervision, known = handler.supervision, groups(handler)
+    fleet, scheduler, runs = supervision.fleet, supervision.scheduler, supervision.context.runs
+    names = [one.name for one in fleet] if request.select is None else selected_names(handler, request.select)
+    processes = [fleet.get(name) for name in names]
+    usage = await supervision.meter.read(processes)
+    await supervision.event_writer.stored_soon()
+    of: dict[str, list[str]] = {name: [] for name in names}
+    for group in known.values():
+        for member in group.members:
+            of.setdefault(member, []).append(group.name)
+    return [
+        details.process_details(one, of[one.name], usage.get(one.name), scheduler.report(one), runs.last(one.name))
+        for one in processes
+    ]
 
 
-class Groups(Base):
-    permission = READ
-    endpoints: ClassVar = {"GET": Endpoint("List the groups of processes", list[ProcessGroup], tool="process_groups")}
-
-    async def get(self) -> None:
-        live = {process.name for process in self.supervision.fleet if process.live}
-        known = groups(self).values()
-        self.reply([ProcessGroup(one.name, one.members, len(live.intersection(one.members))) for one in known])
+def list_groups(handler: Base, _: NoInputs) -> list[ProcessGroup]:
+    live = {process.name for process in handler.supervision.fleet if process.live}
+    known = groups(handler).values()
+    return [ProcessGroup(one.name, one.members, len(live.intersection(one.members))) for one in known]
 
 
-class SelectedOperation(Base):
-    """One operation on all selected processes: each has a result, and any failure makes the response a 500."""
-
-    permission = CONTROL_PROCESSES
-    failure_code = "START_FAILED"
-
-    async def post(self) -> None:
-        names = selected_names(self)
-        results = [ProcessResult(one.name, one.outcome, one.message) for one in await self.call(names)]
-        failures = [one.message for one in results if one.outcome == "failed"]
-        if not failures:
-            counts = Counter(one.outcome for one in results)
-            message = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items())
-            self.reply(ProcessResults(message or "nothing is selected", results))
-            return
-        message = f"not all processes could be changed: {'; '.join(failures)}"
-        self.refused = f": {message}"
-        self.set_status(500)
-        at = Instant(self.clock.now())
-        path, code = self.request.path, self.failure_code
-        self.reply(ErrorResponseWithResults(at, path, "Internal Server Error", message, code, results))
-
-    def scheduler_of_all(self) -> Scheduler | None:
-        """Returns the scheduler if the only selector is `all`: the request then includes the schedules."""
-        return self.supervision.scheduler if self.get_query_arguments("select") == ["all"] else None
-
-    def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        """Runs the operation on the processes with these names."""
-        raise NotImplementedError
+async def _results(
+    handler: Base, calls: Awaitable[list[CallResult]], failure_code: str
+) -> ProcessResults | ErrorResponseWithResults:
+    """The results of one operation on all selected processes: any failure makes the response a 500."""
+    results = [ProcessResult(one.name, one.outcome, one.message) for one in await calls]
+    failures = [one.message for one in results if one.outcome == "failed"]
+    if not failures:
+        counts = Counter(one.outcome for one in results)
+        message = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items())
+        return ProcessResults(message or "nothing is selected", results)
+    message = f"not all processes could be changed: {'; '.join(failures)}"
+    handler.refused = f": {message}"
+    handler.set_status(500)
+    at = Instant(handler.clock.now())
+    return ErrorResponseWithResults(at, handler.request.path, "Internal Server Error", message, failure_code, results)
 
 
-def _endpoint(verb: str, *query: Parameter) -> dict[str, Endpoint]:
-    tool = f"process_{verb.lower()}_selected"
-    fails = [400, 404, 500]
-    about = f"{verb} the selected processes"
-    return {"POST": Endpoint(about, ProcessResults, query=[_REQUIRED_SELECT, *query], fails=fails, tool=tool)}
+def _call_selected(run: GroupCall, failure_code: str = "START_FAILED") -> Callable[[Base, SelectedProcesses], Any]:
+    """A request whose only selector is `all` includes the schedules."""
+
+    async def call(handler: Base, request: SelectedProcesses) -> Any:
+        names, supervision = selected_names(handler, request.select), handler.supervision
+        scheduler = supervision.scheduler if request.select == ("all",) else None
+        return await _results(handler, run(supervision.fleet, names, scheduler), failure_code)
+
+    return call
 
 
-class StartSelected(SelectedOperation):
-    endpoints: ClassVar = _endpoint("Start")
+async def signal_selected(handler: Base, request: SignalToSelected) -> ProcessResults | ErrorResponseWithResults:
+    names = selected_names(handler, request.select)
 
-    def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        return group_calls.start(self.supervision.fleet, names, self.scheduler_of_all())
+    async def send() -> list[CallResult]:
+        return group_calls.send(handler.supervision.fleet, names, request.signal, request.to == "group")
 
-
-class StopSelected(SelectedOperation):
-    endpoints: ClassVar = _endpoint("Stop")
-    failure_code = "STOP_FAILED"
-
-    def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        return group_calls.stop(self.supervision.fleet, names, self.scheduler_of_all())
+    return await _results(handler, send(), "SIGNAL_FAILED")
 
 
-class RestartSelected(SelectedOperation):
-    endpoints: ClassVar = _endpoint("Restart")
-
-    def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        return group_calls.restart(self.supervision.fleet, names, self.scheduler_of_all())
-
-
-class SignalSelected(SelectedOperation):
-    endpoints: ClassVar = _endpoint("Signal", _SIGNAL, _TO)
-    failure_code = "SIGNAL_FAILED"
-
-    async def call(self, names: Sequence[str]) -> list[CallResult]:
-        number, to_group = _signal(self)
-        return group_calls.send(self.supervision.fleet, names, number, to_group)
-
-
-class SignalOne(Base):
+def signal_one(handler: Base, request: SignalToProcess) -> ResponseMessage:
     """Sends a signal to one process; if the process ends, its restart policy applies."""
-
-    permission = CONTROL_PROCESSES
-    endpoints: ClassVar = {
-        "POST": Endpoint(
-            "Send a signal to one process",
-            ResponseMessage,
-            path=["name"],
-            query=[_SIGNAL, _TO],
-            fails=[400, 404, 409, 500],
-            tool="process_signal",
-        )
-    }
-
-    async def post(self, name: str) -> None:
-        number, to_group = _signal(self)
-        self.reply(ResponseMessage(self.supervision.fleet.get(name).send(number, to_group)))
+    process = handler.supervision.fleet.get(request.name)
+    return ResponseMessage(process.send(request.signal, request.to == "group"))
 
 
-def _signal(handler: Base) -> tuple[signal.Signals, bool]:
-    """The signal that a request names, and whether it is for the whole group. Raises `Invalid`."""
-    query = handler.query()
-    try:
-        number = parsers.signal_of(query.get("signal", ""))
-    except parsers.ValidationError as problem:
-        raise Invalid(f"signal {problem}") from None
-    to = query.get("to") or "main"
-    if to not in ("main", "group"):
-        raise Invalid("to must be main or group")
-    return number, to == "group"
+async def list_runs(handler: Base, request: RunsOfProcess) -> PageOf[ProcessRun]:
+    page = await handler.supervision.context.runs.page(request.name, request.paging(request.sort_by))
+    if not page.total:
+        handler.supervision.fleet.get(request.name)  # raises NotFound
+    return page_of(page, details.process_run)
 
 
-class Runs(Base):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List the runs of a job, newest first, in pages",
-            PageOf[ProcessRun],
-            path=["name"],
-            query=paged(),
-            fails=[404, 504],
-            tool="process_runs",
-        )
-    }
-
-    async def get(self, name: str) -> None:
-        requested = paging({"sortBy": "id", **self.query()}, {"id": "id"})
-        page = await self.supervision.context.runs.page(name, requested)
-        if not page.total:
-            self.supervision.fleet.get(name)  # raises NotFound
-        self.reply(page_of(page, details.process_run))
-
-
-class ScheduleState(Base):
+async def pause_schedule(handler: Base, request: PausedSchedule) -> ResponseMessage:
     """Pauses and resumes the schedule of one process; its run, if any, continues."""
-
-    permission = CONTROL_PROCESSES
-    endpoints: ClassVar = {
-        "POST": Endpoint(
-            "Pause or resume the schedule of one process",
-            ResponseMessage,
-            path=["name"],
-            query=[_PAUSED],
-            fails=[400, 404, 500],
-            tool="process_schedule",
-        )
-    }
-
-    async def post(self, name: str) -> None:
-        paused = self.flag("paused", default="")
-        self.reply(ResponseMessage(await self.supervision.scheduler.pause(name, paused)))
+    return ResponseMessage(await handler.supervision.scheduler.pause(request.name, request.paused))
 
 
-routes: list[Route] = [
-    (r"/processes/details", Details),
-    (r"/processes/groups", Groups),
-    (r"/processes/start", StartSelected),
-    (r"/processes/stop", StopSelected),
-    (r"/processes/restart", RestartSelected),
-    (r"/processes/signal", SignalSelected),
-    (r"/processes/signal/([^/]+)", SignalOne),
-    (r"/processes/runs/([^/]+)", Runs),
-    (r"/processes/schedule/([^/]+)", ScheduleState),
-]
+_change = partial(Operation, permission=CONTROL_PROCESSES)
+OPERATIONS = [
+    Operation(
+        "process_details", "GET", "/processes/details", "List processes with groups, labels, CPU and memory", Selection,
+        list_details, list[ProcessDetails], error_statuses=[404], permission=READ,
+    ),
+    Operation(
+        "process_groups", "GET", "/processes/groups", "List the groups of processes", NoInputs, list_groups,
+        list[ProcessGroup], permission=READ,
+    ),
+    _change(
+        "process_start_selected", "POST", "/processes/start", "Start the selected processes", SelectedProcesses,
+        _call_selected(group_calls.start), ProcessResults, error_statuses=(400, 404, 500),
+    ),
+    _change(
+        "process_stop_selected", "POST", "/processes/stop", "Stop the selected processes", SelectedProcesses,
+        _call_selected(group_calls.stop, "STOP_FAILED"), ProcessResults, error_statuses=(400, 404, 500),
+    ),
+    _change(
+        "process_restart_selected", "POST", "/processes/restart", "Restart the selected processes", SelectedProcesses,
+        _call_selected(group_calls.restart), ProcessResults, error_statuses=(400, 404, 500),
+    ),
+    _change(
+        "process_signal_selected", "POST", "/processes/signal", "Signal the selected processes", SignalToSelected,
+        signal_selected, ProcessResults, error_statuses=(400, 404, 500),
+    ),
+    _change(
+        "process_signal", "POST", "/processes/signal/{name}", "Send a signal to one process", SignalToProcess,
+        signal_one, ResponseMessage, error_statuses=(400, 404, 409, 500),
+    ),
+    Operation(
+        "process_runs", "GET", "/processes/runs/{name}", "List the runs of a job, newest first, in pages",
+        RunsOfProcess, list_runs, PageOf[ProcessRun], error_statuses=(404, 504), permission=READ,
+    ),
+    _change(
+        "process_schedule", "POST", "/processes/schedule/{name}", "Pause or resume the schedule of one process",
+        PausedSchedule, pause_schedule, ResponseMessage, error_statuses=(400, 404, 500),
+    ),
+]  # fmt: skip
+routes: list[Route] = operation_routes(OPERATIONS)

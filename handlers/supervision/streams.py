@@ -9,16 +9,15 @@ from typing import ClassVar
 
 from tornado.iostream import StreamClosedError
 
-from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.permissions import READ_LOGS
 from handlers.http.sse import RETRY_MILLISECONDS, block
 from handlers.http.sse_connection import Stream
 from handlers.http.stream_handler import LAST_EVENT_ID, Streaming
-from handlers.openapi.describe import EVENT_STREAM, Endpoint, choice
-from handlers.openapi.describe import whole as whole_number
+from handlers.operations import EVENT_STREAM, Operation, read_request
 from models.errors import Invalid, NotFound, Problem
-from models.paging import whole
+from models.inputs import FLAG, NAME, choice, path, query, read, whole
+from models.json_format import http_message
 from models.supervision.events import Entry
 from models.supervision.notices import Notice
 from supervisor.processes.history import History
@@ -27,33 +26,39 @@ from supervisor.processes.service import Supervision
 
 log = logging.getLogger("http")
 
-LOG_PARAMETERS = (
-    whole_number("lines", "The number of lines", 200, 1, 10_000),
-    choice("stream", "The output stream", ["stdout", "stderr"], "stdout"),
-)
 _EVENTS_PER_READ = 100
 _LINES_PER_EVENT = 200
 _MAX_ID_DIGITS = 18
-_MAX_LINES = 10_000
+
+
+@http_message
+class StatusStreamRequest:
+    last_event_id: str | None = LAST_EVENT_ID()
+    notices: bool = query("Whether to send notices", False, kind=FLAG)
+
+
+@http_message
+class LogRequest:
+    name: str = path(kind=NAME)
+    lines: int = query("The number of lines", 200, kind=whole(1, 10_000))
+    stream: str = query("The output stream", "stdout", kind=choice("stdout", "stderr"))
 
 
 class StatusStream(Streaming):
     """Sends every status change as `event: status`; `Last-Event-ID` replays missed events without a gap."""
 
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Stream status changes, with notices=true notices too",
-            EVENT_STREAM,
-            query=[LAST_EVENT_ID, choice("notices", "Whether to send notices", ["true", "false"], "false")],
-            name="process_stream",
+    operations: ClassVar = {
+        "GET": Operation(
+            None, "GET", "/processes/stream", "Stream status changes, with notices=true notices too",
+            StatusStreamRequest, None, EVENT_STREAM, name="process_stream",
         )
-    }
+    }  # fmt: skip
 
     async def get(self) -> None:
         last = self.request.headers.get("Last-Event-ID", "")
-        with_notices = self.flag("notices")
+        request = read_request(self, self.operations["GET"])
         stream = self.open()
-        if with_notices:
+        if request.notices:
             self.settings["notice_stream"].add(stream, self.supervision.notices.last_id)
         stream.send(f"retry: {RETRY_MILLISECONDS}\n: status changes\n\n".encode())
         seen = self._history.last_published
@@ -89,13 +94,6 @@ class StatusStream(Streaming):
         return self.supervision.history
 
 
-def requested_log(handler: Base, name: str) -> tuple[str, int]:
-    """Returns the log file and the number of lines that a request names. Raises `Invalid`, `NotFound`."""
-    query = handler.query()
-    lines = whole("lines", query.get("lines") or "200", 1, _MAX_LINES)
-    return log_file(handler.supervision, name, query.get("stream") or "stdout").path, lines
-
-
 def log_file(supervision: Supervision, name: str, stream: str) -> LogFile:
     """Returns the log file of a process for stdout or stderr. Raises `Invalid`, `NotFound`."""
     if stream not in ("stdout", "stderr"):
@@ -123,11 +121,16 @@ class LogStream(Streaming):
     kind = "logs"
 
     async def head(self, *arguments: str) -> None:
-        requested_log(self, *arguments)  # refused as GET is
+        self._requested(*arguments)  # refused as GET is
         await super().head(*arguments)
 
+    def _requested(self, name: str) -> tuple[str, int]:
+        """The log file and the number of lines. Raises `Invalid`, `NotFound`."""
+        request = read(LogRequest, {"name": name}, self.query(), {})
+        return log_file(self.supervision, name, request.stream).path, request.lines
+
     def get(self, name: str) -> None:
-        path, lines = requested_log(self, name)
+        path, lines = self._requested(name)
         stream = self.open()
         work = asyncio.get_running_loop().create_task(_follow(stream, self.supervision.logs.follow(path, lines)))
         stream.when_closed(lambda _: work.cancel())

@@ -10,16 +10,21 @@ import re
 from typing import ClassVar
 from urllib.parse import quote
 
+from attrs import evolve
 from tornado.iostream import StreamClosedError
 
+from handlers.base import Base
 from handlers.http.permissions import READ
-from handlers.openapi.describe import Endpoint, number
+from handlers.operations import Operation, operation_routes, read_request
 from handlers.routing import Route
-from handlers.tracker import lists, serializers
-from handlers.tracker.base import Tracked, in_snapshot
+from handlers.tracker import serializers
+from handlers.tracker.base import in_snapshot
 from handlers.tracker.detail_responses import AttachmentList, TestAttachment
-from handlers.tracker.lists import ListHandler
-from models.paging import INT64, decode_cursor, whole
+from handlers.tracker.lists import answer_object, list_operation
+from handlers.tracker.runs import LongRunList
+from models.inputs import ID, path
+from models.json_format import http_message
+from models.paging import decode_cursor
 from models.tracker import visibility
 from models.tracker.files import attachments
 from models.tracker.files.attachment_files import INLINE
@@ -31,21 +36,23 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _MAX_ASCII_NAME = 100
 
 
-class AttachmentFile(Tracked):
+@http_message
+class AttachmentRequest:
+    id: int = path("The attachment", kind=evolve(ID, read=lambda _, text: ID.read("the id of an attachment", text)))
+
+
+class AttachmentFile(Base):
     permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get the content of an attachment; supports `Range`",
-            "application/octet-stream",
-            path=[number("id", "The attachment")],
-            fails=[404],
-            name="attachment",
+    operations: ClassVar = {
+        "GET": Operation(
+            None, "GET", "/attachments/{id}", "Get the content of an attachment; supports `Range`", AttachmentRequest,
+            None, "application/octet-stream", error_statuses=[404], name="attachment",
         )
-    }
+    }  # fmt: skip
 
     async def get(self, id: str) -> None:
-        number = whole("the id of an attachment", id, -INT64, INT64)
-        found = await self.tracker.run(lambda: in_snapshot(lambda: visibility.attachment(self.user, number)))
+        request, user = read_request(self, self.operations["GET"], [id]), self.caller.user
+        found = await self.tracker.run(lambda: in_snapshot(lambda: visibility.attachment(user, request.id)))
         self._set_headers(found)
         if self.check_etag_header():
             self.set_status(304)
@@ -121,30 +128,22 @@ def _disposition(found: Attachment) -> str:
     return f"{way}; filename=\"{plain}\"; filename*=UTF-8''{quote(name.encode('utf-8', 'replace'), safe='')}"
 
 
-class RunAttachments(ListHandler):
-    permission = READ
-    default_limit = lists.MAX_LIMIT
-    endpoints: ClassVar = {
-        "GET": lists.list_endpoint(
-            "List the attachments of a run, with their tests",
-            AttachmentList,
-            number("id", "The run"),
-            limit=lists.MAX_LIMIT,
-            name="run_attachments",
-        )
-    }
+async def run_attachments(handler: Base, request: LongRunList) -> object:
+    user, id = handler.caller.user, request.id
 
-    async def get(self, id: str) -> None:
-        def listed(cursor: str | None, limit: int) -> AttachmentList:
-            run, _ = visibility.run(self.user, id)
-            after = decode_cursor(cursor, int)[0] if cursor else 0
-            return serializers.attachment_list(attachments.listing(run.id, after, limit + 1), limit)
+    def listed(cursor: str | None, limit: int) -> AttachmentList:
+        run, _ = visibility.run(user, id)
+        after = decode_cursor(cursor, int)[0] if cursor else 0
+        return serializers.attachment_list(attachments.listing(run.id, after, limit + 1), limit)
 
-        kept = ("attachments", id), lambda: state_of_run(self.user, id)
-        await self.answer_object(listed, lambda info: info.items, TestAttachment, f"run-{id}-attachments", kept)
+    kept, name = (("attachments", id), lambda: state_of_run(user, id)), f"run-{id}-attachments"
+    return await answer_object(handler, request, listed, lambda info: info.items, TestAttachment, name, kept)
 
 
-routes: list[Route] = [
-    (r"/attachments/([^/]+)", AttachmentFile),
-    (r"/runs/([^/]+)/attachments", RunAttachments),
-]
+OPERATIONS = [
+    list_operation(
+        None, "/runs/{id}/attachments", "List the attachments of a run, with their tests", LongRunList,
+        run_attachments, AttachmentList, name="run_attachments",
+    )
+]  # fmt: skip
+routes: list[Route] = [(r"/attachments/([^/]+)", AttachmentFile), *operation_routes(OPERATIONS)]

@@ -10,12 +10,13 @@ import secrets
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from attrs import evolve, frozen
+
 from handlers.base import Base, etag
 from handlers.http import serializers
 from handlers.http.compression import MIN_BYTES, accepts_gzip, compress
-from models.accounts.accounts import User
-from models.errors import Invalid
-from models.json_format import json_object
+from handlers.operations import SENT
+from models.inputs import free_text, query
 from models.tracker.runs.kept_answers import Answer, KeptAnswers, State
 from models.tracker.tables import reports
 from supervisor.single_flight import SingleFlight
@@ -26,12 +27,14 @@ _TOKEN = secrets.token_hex(16).encode()
 """Stands in kept pages where the token of a form was."""
 
 
-def test_argument(handler: Base) -> tuple[str, str]:
-    """The class and the name of a test, untrimmed, from the query. Raises `Invalid`."""
-    class_name, name = (handler.get_query_argument(key, "", strip=False) for key in ("className", "name"))
-    if not name:
-        raise Invalid("name is required")
-    return class_name, name
+@frozen(slots=False)  # a base beside another one
+class NamedTest:
+    """A test by its class and name, which are not trimmed."""
+
+    class_name: str = query(
+        "Its class; empty where it has none", "", kind=evolve(free_text("com.example.ShopTest"), is_trimmed=False)
+    )
+    name: str = query("The name of a test", required=True, kind=evolve(free_text("adds"), is_trimmed=False))
 
 
 def in_snapshot(query: Callable[[], Result]) -> Result:
@@ -81,22 +84,12 @@ async def _made(
     return answer
 
 
-class Tracked(Base):
-    """A handler that reads the tracker's store."""
+async def answer(handler: Base, query: Callable[[], Any]) -> bytes:
+    """Runs `query` in a worker; returns its result as JSON, which is encoded there too."""
+    return await handler.tracker.run(lambda: serializers.encoded(in_snapshot(query)))
 
-    @property
-    def user(self) -> User | None:
-        return self.caller.user
 
-    async def answer(self, query: Callable[[], Any]) -> None:
-        """Runs `query` in a worker and sends its result as JSON."""
-        body = await self.tracker.run(lambda: serializers.encoded(in_snapshot(query)))
-        self.send(body, "application/json")
-
-    async def answer_kept(self, key: Hashable, state: Callable[[], State], query: Callable[[], Any]) -> None:
-        """As `answer`, with an ETag; the JSON is kept for `key` until the project changes (`send_kept`)."""
-        await send_kept(self, key, state, lambda: serializers.encoded(query()), "application/json")
-
-    def body_object(self) -> dict[str, Any]:
-        """The body as a JSON object. Raises `Invalid`."""
-        return json_object(self.request.body)
+async def answer_kept(handler: Base, key: Hashable, state: Callable[[], State], query: Callable[[], Any]) -> object:
+    """As `answer`, with an ETag; the JSON is kept for `key` until the project changes (`send_kept`). It is sent."""
+    await send_kept(handler, key, state, lambda: serializers.encoded(query()), "application/json")
+    return SENT

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
-from attrs import evolve
+from attrs import evolve, make_class
 from python_multipart.multipart import parse_options_header
 from tornado.web import stream_request_body
 
@@ -15,14 +16,14 @@ from handlers.base import Base
 from handlers.http.multipart import Part, Parts
 from handlers.http.permissions import POST_REPORTS
 from handlers.http.serializers import copied
-from handlers.openapi.describe import Body, Endpoint, Field
+from handlers.operations import Operation, operation_routes
 from handlers.routing import Route
-from handlers.tracker.base import Tracked
 from handlers.tracker.responses import FinishedRun, IngestResult
 from handlers.tracker.serializers import run_path, state
 from models.config.settings import Attachments, Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge, Unsupported
-from models.json_format import camel_case
+from models.inputs import Kind, body, form
+from models.json_format import camel_case, http_message
 from models.paging import INT64, whole
 from models.tracker import visibility
 from models.tracker.coverage import patch
@@ -194,37 +195,46 @@ class Arrival:
 
 _FILE = {"type": "string", "format": "binary"}
 _REPORTS = {"type": "array", "items": _FILE}
+
+
+def _part(name: str, about: str, schema: Mapping[str, Any], required: bool = False) -> tuple[str, Any]:
+    """An input that `Arrival` reads, for the OpenAPI document."""
+    kind = Kind(schema, lambda _, value: value)
+    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name), form(about, required=required, kind=kind)
+
+
 _PARTS = (
-    Field("project", "The name of the project, which is created if it does not exist", _PROJECT, required=True),
-    Field(
+    _part("project", "The name of the project, which is created if it does not exist", _PROJECT, required=True),
+    _part(
         "junit",
         "Test reports, plain or gzipped: JUnit, and other formats, detected by content; required without `perf`",
         _REPORTS | {"minItems": 1},
     ),
-    Field("jacoco", "Coverage reports, plain or gzipped: JaCoCo, and other formats, detected by content", _REPORTS),
-    Field("attachment", "Files that the reports name; the file name is the path in the report", _REPORTS),
-    Field("perf", "Performance reports, plain or gzipped, detected by content; then `junit` is not required", _REPORTS),
-    Field("source", "A tar.gz of the covered source files, where `tracker.source.mode` is `upload`", _FILE),
-    Field("diff", "The changed lines: a unified diff or JSON of ranges", _FILE),
-    Field("paths", "The files of the repository, one a line (`git ls-files`)", _FILE),
-    Field("codeowners", "A CODEOWNERS file; taken from trusted uploads of the base branch", _FILE),
-    Field("prNumber", "The number of the pull request", {"type": "integer", "format": "int64", "minimum": 0}),
-    Field("jobKey", "The job of the CI system: a later attempt of it supersedes the reports of earlier ones", _JOB),
-    Field("jobInstance", "The execution of the job; several of one attempt are legs of a matrix", _JOB),
-    Field("attempt", "The attempt of the job; its order counts", {"type": "integer", "format": "int64", "default": 0}),
-    Field(
+    _part("jacoco", "Coverage reports, plain or gzipped: JaCoCo, and other formats, detected by content", _REPORTS),
+    _part("attachment", "Files that the reports name; the file name is the path in the report", _REPORTS),
+    _part("perf", "Performance reports, plain or gzipped, detected by content; then `junit` is not required", _REPORTS),
+    _part("source", "A tar.gz of the covered source files, where `tracker.source.mode` is `upload`", _FILE),
+    _part("diff", "The changed lines: a unified diff or JSON of ranges", _FILE),
+    _part("paths", "The files of the repository, one a line (`git ls-files`)", _FILE),
+    _part("codeowners", "A CODEOWNERS file; taken from trusted uploads of the base branch", _FILE),
+    _part("prNumber", "The number of the pull request", {"type": "integer", "format": "int64", "minimum": 0}),
+    _part("jobKey", "The job of the CI system: a later attempt of it supersedes the reports of earlier ones", _JOB),
+    _part("jobInstance", "The execution of the job; several of one attempt are legs of a matrix", _JOB),
+    _part("attempt", "The attempt of the job; its order counts", {"type": "integer", "format": "int64", "default": 0}),
+    _part(
         "expectedUploads",
         "How many jobs upload to the run; it is complete when all of them have",
         {"type": "integer", "minimum": 1, "maximum": 10_000},
     ),
-    Field("complete", "Whether the run is complete with this upload", {"type": "boolean", "default": False}),
-    Field(
+    _part("complete", "Whether the run is complete with this upload", {"type": "boolean", "default": False}),
+    _part(
         "reruns",
         "Which outcome counts of a test that passed and failed in one suite, where the report does not mark reruns",
         {"type": "string", "enum": list(_RERUNS), "default": "worst"},
     ),
-    *(Field(name, about, {"type": "string", "maxLength": _MAX_TEXT_CHARACTERS}) for name, about in _TEXTS.items()),
+    *(_part(name, about, {"type": "string", "maxLength": _MAX_TEXT_CHARACTERS}) for name, about in _TEXTS.items()),
 )
+UploadParts = make_class("UploadParts", dict(_PARTS), frozen=True)
 
 
 @stream_request_body
@@ -233,16 +243,12 @@ class Ingest(Base):
 
     permission = POST_REPORTS
     takes_forms = True
-    endpoints: ClassVar = {
-        "POST": Endpoint(
-            "Upload test and coverage reports",
-            IngestResult,
-            201,
-            body=Body("multipart/form-data", _PARTS),
-            fails=[415],
-            name="ingest",
+    operations: ClassVar = {
+        "POST": Operation(
+            None, "POST", "/ingest", "Upload test and coverage reports", UploadParts, None, IngestResult, 201,
+            error_statuses=[415], name="ingest",
         )
-    }
+    }  # fmt: skip
 
     @classmethod
     def body_limit(cls, config: Config) -> int:
@@ -367,43 +373,45 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
-class FinishRun(Tracked):
-    """`POST {project,runKey,flag}` marks a run as complete; requires the permission to upload."""
+def _finish_text(is_required: bool) -> Callable[[str, Any], Any]:
+    def read(name: str, value: Any) -> str:
+        if not isinstance(value, str) or (is_required and not value):
+            raise Invalid(f"{name} must be text" + (", and is required" if is_required else ""))
+        return value
 
-    permission = POST_REPORTS
-    endpoints: ClassVar = {
-        "POST": Endpoint(
-            "Mark a run as complete",
-            FinishedRun,
-            body=Body(
-                "application/json",
-                (
-                    Field("project", "The name of the project", _PROJECT, required=True),
-                    Field("runKey", "The key of the run", {"type": "string"}, required=True),
-                    Field("flag", "Its flag", {"type": ["string", "null"]}),
-                ),
-            ),
-            fails=[404],
-            name="run_finish",
-        )
-    }
+    return read
 
-    async def post(self) -> None:
-        body = self.body_object()
-        texts: dict[str, Any] = {name: body.get(name) for name in ("project", "runKey", "flag")}
-        for name, value in texts.items():
-            if not isinstance(value, str | None) or (name != "flag" and not value):
-                raise Invalid(f"{name} must be text" + ("" if name == "flag" else ", and is required"))
-        self.reply(await self.tracker.run(lambda: self._finish(*texts.values())))
 
-    def _finish(self, project: str, run_key: str, flag: str | None) -> FinishedRun:
-        settings, now = self.config.tracker.quality_gate, self.clock.now()
+@http_message
+class FinishedUploads:
+    project: str = body(
+        "The name of the project", required=True, kind=Kind(_PROJECT, _finish_text(True), reads_absent=True)
+    )
+    run_key: str = body(
+        "The key of the run", required=True, kind=Kind({"type": "string"}, _finish_text(True), reads_absent=True)
+    )
+    flag: str | None = body("Its flag", kind=Kind({"type": ["string", "null"]}, _finish_text(False)))
+
+
+async def finish_run(handler: Base, request: FinishedUploads) -> FinishedRun:
+    """Marks a run as complete; requires the permission to upload."""
+    user, settings, now = handler.caller.user, handler.config.tracker.quality_gate, handler.clock.now()
+
+    def finish() -> FinishedRun:
         with reports.atomic():
-            found = visibility.named(self.user, project)
-            runs.check_post(self.user, project)
-            run = runs.finish(found, run_key, flag, now)
+            found = visibility.named(user, request.project)
+            runs.check_post(user, request.project)
+            run = runs.finish(found, request.run_key, request.flag, now)
             verdict = quality_gate.verdict(run, found, settings)
         return FinishedRun(run.id, state(run), verdict.status, run_path(run))
 
+    return await handler.tracker.run(finish)
 
-routes: list[Route] = [(r"/ingest", Ingest), (r"/runs/finish", FinishRun)]
+
+OPERATIONS = [
+    Operation(
+        None, "POST", "/runs/finish", "Mark a run as complete", FinishedUploads, finish_run, FinishedRun,
+        error_statuses=[404], name="run_finish", permission=POST_REPORTS,
+    )
+]  # fmt: skip
+routes: list[Route] = [(r"/ingest", Ingest), *operation_routes(OPERATIONS)]

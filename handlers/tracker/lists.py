@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
 import attrs
-from attrs import frozen
+from attrs import evolve, frozen
 from tornado.iostream import StreamClosedError
 
+from handlers.base import Base
 from handlers.http import serializers
+from handlers.http.permissions import READ
 from handlers.http.serializers import name_of
-from handlers.openapi.describe import Endpoint, Parameter, choice, free_text, whole
-from handlers.tracker.base import Tracked, in_snapshot
-from models.errors import Invalid
+from handlers.operations import SENT, Operation
+from handlers.tracker.base import answer, answer_kept, in_snapshot
+from models.inputs import choice, free_text, query, whole
+from models.json_format import http_message
 from models.paging import INT64
-from models.paging import whole as read_whole
 from models.tracker.runs.kept_answers import State
+from models.tracker.visibility import MAX_PROJECTS
 
 Item = TypeVar("Item")
 
@@ -43,130 +46,141 @@ class ItemList(Generic[Item]):
     next_cursor: str | None
 
 
-def limit_parameter(default: int = DEFAULT_LIMIT) -> Parameter:
-    return whole("limit", f"The maximum number of items; clamped to 1 to {MAX_LIMIT}", default, -INT64, INT64)
-
-
-CURSOR = free_text("cursor", "`nextCursor` of the page before", "WzQyXQ")
-FORMAT = choice("format", "`csv` and `ndjson`: the whole list, at most 1,000,000 rows", ["json", *_MEDIA_TYPES], "json")
 EXPORTS = {"text/csv": str, "application/x-ndjson": str}
 NEXT_LINK = {"Link": '`<…>; rel="next"`: the next page, absent on the last'}
+_LIMIT = whole(-INT64, INT64)
+_FORMATS = ("json", *_MEDIA_TYPES)
+_FORMAT = choice(*_FORMATS)
 
 
-def list_endpoint(
-    summary: str, answers: Any, of: Parameter, *filters: Parameter, limit: int = DEFAULT_LIMIT, **more: Any
-) -> Endpoint:
-    """A page of a list of the project or run whose id is `of`; `limit` is the default of that parameter."""
-    query = (*filters, limit_parameter(limit), CURSOR, FORMAT)
-    return Endpoint(summary, answers, path=[of], query=query, fails=[404], also=EXPORTS, **more)
+def limit(default: int | None = DEFAULT_LIMIT, about: str = "The maximum number of items; clamped to 1 to 500") -> Any:
+    """The input `limit`."""
+    return query(about, default, kind=_LIMIT, place=1)
 
 
-def bounded(limit: str | None, default: int) -> int:
-    """The parameter `limit`, clamped to 1 to 500. Raises `Invalid`."""
-    return min(max(1, read_whole("limit", limit or str(default), -INT64, INT64)), MAX_LIMIT)
+@http_message
+class ListRequest:
+    """A page of a list, or the whole list."""
+
+    limit: int | None = limit()
+    cursor: str | None = query("`nextCursor` of the page before", kind=free_text("WzQyXQ"), place=2)
+    format: str = query(
+        "`csv` and `ndjson`: the whole list, at most 1,000,000 rows",
+        "json",
+        kind=evolve(_FORMAT, read=lambda name, text: _FORMAT.read(name, text.lower())),
+        place=3,
+    )
+
+    @property
+    def bounded_limit(self) -> int:
+        """The limit, clamped to 1 to 500; 1,000 without one."""
+        return MAX_PROJECTS if self.limit is None else min(max(1, self.limit), MAX_LIMIT)
 
 
-class ListHandler(Tracked):
-    """Answers with a page of a list."""
+def list_operation(
+    tool: str | None, path: str, summary: str, request_type: type[Any], call: Callable[[Base, Any], Any], kind: Any,
+    **more: Any,
+) -> Operation:  # fmt: skip
+    """An operation that returns a page of a list of a project or run."""
+    return Operation(
+        tool, "GET", path, summary, request_type, call, kind, also=EXPORTS, permission=READ,
+        **{"error_statuses": [404]} | more,
+    )  # fmt: skip
 
-    default_limit: ClassVar[int] = DEFAULT_LIMIT
 
-    def page_arguments(self) -> tuple[str | None, int]:
-        arguments = self.arguments("cursor", "limit")
-        return arguments["cursor"], bounded(arguments["limit"], self.default_limit)
+async def answer_items(handler: Base, request: ListRequest, page: ReadPage, kind: type, name: str) -> object:
+    """Answers `{items,nextCursor}`, or exports the list of items of `kind` as the file `name`.
 
-    async def answer_items(self, page: ReadPage, kind: type, name: str) -> None:
-        """Sends `{items,nextCursor}`, or exports the list of items of `kind` as the file `name`.
+    `page` reads the store, in a worker, for a cursor and a limit.
+    """
+    if await is_exported(handler, request, page, kind, name):
+        return SENT
+    return await answer(handler, lambda: ItemList(*page(request.cursor, request.bounded_limit)))
 
-        `page` reads the store, in a worker, for a cursor and a limit.
-        """
-        if not await self.is_exported(page, kind, name):
-            cursor, limit = self.page_arguments()
-            await self.answer(lambda: ItemList(*page(cursor, limit)))
 
-    async def answer_array(self, page: ReadPage, kind: type, name: str) -> None:
-        """As `answer_items`, but an array, with the address of the next page in the header `Link`."""
-        if not await self.is_exported(page, kind, name):
-            await self.answer_linked(page)
+async def answer_array(handler: Base, request: ListRequest, page: ReadPage, kind: type, name: str) -> object:
+    """As `answer_items`, but an array, with the address of the next page in the header `Link`."""
+    if await is_exported(handler, request, page, kind, name):
+        return SENT
+    return await answer_linked(handler, request, page)
 
-    async def answer_linked(self, read: Callable[[str | None, int], tuple[Any, str | None]]) -> None:
-        """Sends what `read` returns for a cursor and a limit, and sets the header `Link` to the next cursor."""
-        cursor, limit = self.page_arguments()
 
-        def encoded() -> tuple[bytes, str | None]:
-            response, next_cursor = in_snapshot(lambda: read(cursor, limit))
-            return serializers.encoded(response), next_cursor
+async def answer_linked(
+    handler: Base, request: ListRequest, read: Callable[[str | None, int], tuple[Any, str | None]]
+) -> bytes:
+    """Answers what `read` returns for a cursor and a limit, and sets the header `Link` to the next cursor."""
 
-        body, next_cursor = await self.tracker.run(encoded)
-        if next_cursor is not None:
-            query = urlencode({**self.query(), "cursor": next_cursor})
-            self.set_header("Link", f'<{self.request.path}?{query}>; rel="next"')
-        self.send(body, "application/json")
+    def encoded() -> tuple[bytes, str | None]:
+        response, next_cursor = in_snapshot(lambda: read(request.cursor, request.bounded_limit))
+        return serializers.encoded(response), next_cursor
 
-    async def answer_object(
-        self,
-        read: Callable[[str | None, int], Any],
-        rows: Callable[[Any], Sequence[Any]],
-        kind: type,
-        name: str,
-        kept: tuple[tuple[Hashable, ...], Callable[[], State]] | None = None,
-    ) -> None:
-        """As `answer_items`, but an object with more fields than the list.
+    body, next_cursor = await handler.tracker.run(encoded)
+    if next_cursor is not None:
+        text = urlencode({**handler.query(), "cursor": next_cursor})
+        handler.set_header("Link", f'<{handler.request.path}?{text}>; rel="next"')
+    return body
 
-        `read` returns it, with its `next_cursor`, for a cursor and a limit; `rows` are the items of it that are
-        exported. `kept`: the key and the state of an answer that is kept (`answer_kept`).
-        """
 
-        def page(cursor: str | None, limit: int) -> Page:
-            made = read(cursor, limit)
-            return rows(made), made.next_cursor
+async def answer_object(
+    handler: Base,
+    request: ListRequest,
+    read: Callable[[str | None, int], Any],
+    rows: Callable[[Any], Sequence[Any]],
+    kind: type,
+    name: str,
+    kept: tuple[tuple[Hashable, ...], Callable[[], State]] | None = None,
+) -> object:
+    """As `answer_items`, but an object with more fields than the list.
 
-        if await self.is_exported(page, kind, name):
-            return
-        cursor, limit = self.page_arguments()
-        if kept is None:
-            await self.answer(lambda: read(cursor, limit))
-        else:
-            key, state = kept
-            await self.answer_kept((*key, cursor, limit), state, lambda: read(cursor, limit))
+    `read` returns it, with its `next_cursor`, for a cursor and a limit; `rows` are the items of it that are
+    exported. `kept`: the key and the state of an answer that is kept (`answer_kept`).
+    """
 
-    async def is_exported(self, page: ReadPage, kind: type, name: str) -> bool:
-        """Sends the whole list where `format` is csv or ndjson; returns whether it did. Raises `Invalid`."""
-        format = (self.arguments("format")["format"] or "json").lower()
-        if format == "json":
-            return False
-        if format not in _MEDIA_TYPES:
-            raise Invalid(f"format must be one of json, {', '.join(_MEDIA_TYPES)}")
-        await self._stream(page, kind, name, format)
-        return True
+    def page(cursor: str | None, limit: int) -> Page:
+        made = read(cursor, limit)
+        return rows(made), made.next_cursor
 
-    async def _stream(self, page: ReadPage, kind: type, name: str, format: str) -> None:
-        """Reads and sends the list piece by piece: a slow client slows the reading down."""
-        columns = [name_of(field) for field in attrs.fields(kind)]
+    if await is_exported(handler, request, page, kind, name):
+        return SENT
+    cursor, limit = request.cursor, request.bounded_limit
+    if kept is None:
+        return await answer(handler, lambda: read(cursor, limit))
+    key, state = kept
+    return await answer_kept(handler, (*key, cursor, limit), state, lambda: read(cursor, limit))
 
-        def read(cursor: str | None, is_first: bool) -> tuple[bytes, int, str | None]:
-            items, next_cursor = in_snapshot(lambda: page(cursor, _EXPORTED_AT_ONCE))
-            rows = serializers.plain(items)
-            text = csv_text(columns, rows, is_first) if format == "csv" else "".join(map(_line, rows))
-            return text.encode("utf-8", "replace"), len(items), next_cursor
 
-        cursor, _ = self.page_arguments()
-        sent, is_first = 0, True
-        while sent < MAX_EXPORTED_ROWS:
-            body, count, cursor = await self.tracker.run(
-                lambda after=cursor, is_first=is_first: read(after, is_first)  # type: ignore[misc]  # no defaults
-            )
-            if is_first:  # an error before this has its own headers
-                self.set_header("Content-Disposition", f'attachment; filename="{name}.{format}"')
-                self.set_header("Content-Type", _MEDIA_TYPES[format])
-            self.write(body)
-            sent, is_first = sent + count, False
-            if cursor is None or self.request.method == "HEAD":
-                return
-            try:
-                await self.flush()
-            except StreamClosedError:
-                return
+async def is_exported(handler: Base, request: ListRequest, page: ReadPage, kind: type, name: str) -> bool:
+    """Sends the whole list where `format` is csv or ndjson; returns whether it did.
+
+    The list is read and sent piece by piece: a slow client slows the reading down.
+    """
+    if request.format == "json":
+        return False
+    columns = [name_of(field) for field in attrs.fields(kind)]
+
+    def read(cursor: str | None, is_first: bool) -> tuple[bytes, int, str | None]:
+        items, next_cursor = in_snapshot(lambda: page(cursor, _EXPORTED_AT_ONCE))
+        rows = serializers.plain(items)
+        text = csv_text(columns, rows, is_first) if request.format == "csv" else "".join(map(_line, rows))
+        return text.encode("utf-8", "replace"), len(items), next_cursor
+
+    cursor, sent, is_first = request.cursor, 0, True
+    while sent < MAX_EXPORTED_ROWS:
+        body, count, cursor = await handler.tracker.run(
+            lambda after=cursor, is_first=is_first: read(after, is_first)  # type: ignore[misc]  # no defaults
+        )
+        if is_first:  # an error before this has its own headers
+            handler.set_header("Content-Disposition", f'attachment; filename="{name}.{request.format}"')
+            handler.set_header("Content-Type", _MEDIA_TYPES[request.format])
+        handler.write(body)
+        sent, is_first = sent + count, False
+        if cursor is None or handler.request.method == "HEAD":
+            break
+        try:
+            await handler.flush()
+        except StreamClosedError:
+            break
+    return True
 
 
 def _line(row: Any) -> str:

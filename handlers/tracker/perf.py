@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from handlers.http.permissions import READ
-from handlers.openapi.describe import free_text, number
+from handlers.base import Base
+from handlers.operations import operation_routes
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.detail_responses import PerfHistory, PerfHistoryEntry, PerfInfo, RunPerf
-from handlers.tracker.lists import ListHandler, bounded
+from handlers.tracker.lists import ListRequest, answer_object, list_operation
 from handlers.tracker.pages.tracker_pages import ReadPage
-from models.json_format import Instant
+from handlers.tracker.runs import LongRunList
+from models.inputs import ID_TEXT, free_text, path, query, read
+from models.json_format import Instant, http_message
 from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import queries, visibility
 from models.tracker.gate import quality_gate
@@ -26,37 +27,37 @@ _MAX_LABELS_OF_HISTORY = 50
 """Labels of each run of a history without `label`."""
 
 
-class RunPerformance(ListHandler):
-    permission = READ
-    default_limit = lists.MAX_LIMIT
-    endpoints: ClassVar = {
-        "GET": lists.list_endpoint(
-            "Get the performance of a run by label, compared with the median of its baselines",
-            RunPerf,
-            number("id", "The run"),
-            limit=lists.MAX_LIMIT,
-            name="run_perf",
-        )
-    }
+async def run_perf(handler: Base, request: LongRunList) -> object:
+    user, id, settings = handler.caller.user, request.id, handler.config.tracker.quality_gate
 
-    async def get(self, id: str) -> None:
-        def measured(cursor: str | None, limit: int) -> RunPerf:
-            run, project = visibility.run(self.user, id)
-            limits = quality_gate.thresholds(project, self.config.tracker.quality_gate)
-            bases = perf.baselines(run.id, limits.base_branch)
-            rows = sorted(perf.compared(run.id, bases), key=lambda row: row.point.label)
-            shown, next_cursor = page_after(cursor, rows, limit, lambda row: (row.point.label,), str)
-            return RunPerf(run.id, run.flag, bases, [serializers.perf_info(row) for row in shown], next_cursor)
+    def measured(cursor: str | None, limit: int) -> RunPerf:
+        run, project = visibility.run(user, id)
+        bases = perf.baselines(run.id, quality_gate.thresholds(project, settings).base_branch)
+        rows = sorted(perf.compared(run.id, bases), key=lambda row: row.point.label)
+        shown, next_cursor = page_after(cursor, rows, limit, lambda row: (row.point.label,), str)
+        return RunPerf(run.id, run.flag, bases, [serializers.perf_info(row) for row in shown], next_cursor)
 
-        kept = ("perf", id), lambda: state_of_run(self.user, id)
-        await self.answer_object(measured, lambda info: info.items, PerfInfo, f"run-{id}-perf", kept)
+    kept = ("perf", id), lambda: state_of_run(user, id)
+    return await answer_object(handler, request, measured, lambda info: info.items, PerfInfo, f"run-{id}-perf", kept)
 
 
-def history(project: Project, query: Mapping[str, str | None], cursor: str | None, limit: int) -> PerfHistory:
+@http_message
+class PerfHistoryRequest(ListRequest):
+    limit: int | None = lists.limit(_DEFAULT_RUNS)
+    flag: str | None = query("The flag of the runs; `perf` if absent", kind=free_text("perf"))
+    label: str | None = query("Only this label", kind=free_text("GET /cart"))
+
+
+@http_message
+class ProjectPerfHistory(PerfHistoryRequest):
+    id: str = path("The project", kind=ID_TEXT)
+
+
+def history(project: Project, request: PerfHistoryRequest, cursor: str | None, limit: int) -> PerfHistory:
     """The runs of a flag with their points, newest first. Raises `Invalid`."""
     before = decode_cursor(cursor, int)[0] if cursor else INT64
-    flags, label = perf.flags(project.id), query.get("label") or ""
-    flag = query.get("flag") or (flags[0] if flags and "perf" not in flags else "perf")
+    flags, label = perf.flags(project.id), request.label or ""
+    flag = request.flag or (flags[0] if flags and "perf" not in flags else "perf")
     ids, next_cursor = cut(perf.history(project.id, flag, label, before, limit + 1), limit, lambda id: (id,))
     runs, points = queries.runs_by_id(ids), perf.points(ids)
     items = []
@@ -67,45 +68,41 @@ def history(project: Project, query: Mapping[str, str | None], cursor: str | Non
     return PerfHistory(flag, flags, items, next_cursor)
 
 
-class ProjectPerformance(ListHandler):
-    permission = READ
-    default_limit = _DEFAULT_RUNS
-    endpoints: ClassVar = {
-        "GET": lists.list_endpoint(
-            "List the performance of the runs of a flag, newest first",
-            PerfHistory,
-            number("id", "The project"),
-            free_text("flag", "The flag of the runs; `perf` if absent", "perf"),
-            free_text("label", "Only this label", "GET /cart"),
-            limit=_DEFAULT_RUNS,
-            name="project_perf",
-        )
-    }
+async def project_perf(handler: Base, request: ProjectPerfHistory) -> object:
+    user, id = handler.caller.user, request.id
 
-    async def get(self, id: str) -> None:
-        query = self.arguments("flag", "label")
+    def listed(cursor: str | None, limit: int) -> PerfHistory:
+        return history(visibility.project(user, id), request, cursor, limit)
 
-        def listed(cursor: str | None, limit: int) -> PerfHistory:
-            return history(visibility.project(self.user, id), query, cursor, limit)
-
-        kept = ("project-perf", id, *query.values()), lambda: state_of_project(self.user, id)
-        await self.answer_object(listed, lambda info: info.items, PerfHistoryEntry, f"project-{id}-perf", kept)
+    kept = ("project-perf", id, request.flag, request.label), lambda: state_of_project(user, id)
+    name = f"project-{id}-perf"
+    return await answer_object(handler, request, listed, lambda info: info.items, PerfHistoryEntry, name, kept)
 
 
 class PerformancePage(ReadPage):
     """The newest runs with performance reports: of one label over time, or of all labels."""
 
     async def get(self, id: str) -> None:
-        query = {name: text.strip() for name, text in self.query().items()}
-        await self.show("tracker/perf.html", **await self.read(lambda: self._values(id, query)))
+        request = read(PerfHistoryRequest, {}, {**self.query(), "format": ""}, {})
+        await self.show("tracker/perf.html", **await self.read(lambda: self._values(id, request)))
 
-    def _values(self, id: str, query: Mapping[str, str]) -> dict[str, Any]:
+    def _values(self, id: str, request: PerfHistoryRequest) -> dict[str, Any]:
         project = visibility.project(self.caller.user, id)
-        found = history(project, query, query.get("cursor"), bounded(query.get("limit"), _DEFAULT_RUNS))
+        found = history(project, request, request.cursor, request.bounded_limit)
         newest = perf.points([found.items[0].run_id]) if found.items else {}
         labels = [point.label for points in newest.values() for point in points]
-        return {"project": project, "perf": found, "labels": labels, "label": query.get("label", "")}
+        return {"project": project, "perf": found, "labels": labels, "label": request.label or ""}
 
 
-routes: list[Route] = [(r"/runs/([^/]+)/perf", RunPerformance), (r"/projects/([^/]+)/perf", ProjectPerformance)]
+OPERATIONS = [
+    list_operation(
+        None, "/runs/{id}/perf", "Get the performance of a run by label, compared with the median of its baselines",
+        LongRunList, run_perf, RunPerf, name="run_perf",
+    ),
+    list_operation(
+        None, "/projects/{id}/perf", "List the performance of the runs of a flag, newest first", ProjectPerfHistory,
+        project_perf, PerfHistory, name="project_perf",
+    ),
+]  # fmt: skip
+routes: list[Route] = operation_routes(OPERATIONS)
 pages: list[Route] = [(r"/projects/([0-9]{1,18})/perf", PerformancePage)]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
+from handlers.base import Base
 from handlers.http.permissions import READ, SIGNED_IN
-from handlers.openapi.describe import Body, Endpoint, Field, Parameter, free_text, number
-from handlers.openapi.describe import whole as whole_number
+from handlers.operations import SENT, JsonBody, Operation, operation_routes
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
-from handlers.tracker.base import Tracked, test_argument
-from handlers.tracker.lists import ListHandler
+from handlers.tracker.base import NamedTest, answer
+from handlers.tracker.lists import ListRequest, answer_array, answer_linked, is_exported, list_operation
 from handlers.tracker.responses import (
     FlakyInfo,
     ForgeInfo,
@@ -23,10 +22,13 @@ from handlers.tracker.responses import (
     TestHistory,
     TriageInfo,
 )
+from handlers.tracker.triage import LongProjectList, ProjectList
 from models.accounts import permissions
+from models.accounts.accounts import User
 from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import Invalid
-from models.json_format import camel_case
+from models.inputs import ID_TEXT, UNSET, Kind, body, free_text, inputs, path, query
+from models.json_format import camel_case, http_message
 from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import queries, settings, visibility
 from models.tracker.failures import first_failures, flaky
@@ -42,262 +44,187 @@ MAX_NOTE_CHARACTERS = 1000
 _DEFAULT_RUNS = 50
 
 
-_OR_NULL = {"type": ["string", "null"]}
-_ID = number("id", "The project")
-_NAME = Parameter("name", "The name of a test", {"type": "string", "examples": ["adds"]}, required=True)
-_CLASS = free_text("className", "Its class; empty where it has none", "com.example.ShopTest")
+@http_message
+class ProjectListRequest(ListRequest):
+    name: str | None = query("Only the project of this name", kind=free_text("shop"))
+    limit: int | None = lists.limit(
+        None, f"The maximum number of items; clamped to 1 to {lists.MAX_LIMIT}, 1,000 without it"
+    )
 
 
-class Projects(ListHandler):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List the projects that the caller may read, by name",
-            list[ProjectInfo],
-            query=[
-                free_text("name", "Only the project of this name", "shop"),
-                whole_number(
-                    "limit", "The maximum number of items; clamped to 1 to 500, 1,000 without it", None, -INT64, INT64
-                ),
-                lists.CURSOR,
-                lists.FORMAT,
-            ],
-            tool="project_list",
-            headers=lists.NEXT_LINK,
-            also=lists.EXPORTS,
-        )
-    }
+async def list_projects(handler: Base, request: ProjectListRequest) -> object:
+    user = handler.caller.user
 
-    def page_arguments(self) -> tuple[str | None, int]:
-        cursor, limit = super().page_arguments()
-        return cursor, limit if self.arguments("limit")["limit"] else visibility.MAX_PROJECTS
+    def page(cursor: str | None, limit: int) -> lists.Page:
+        after = decode_cursor(cursor, str)[0] if cursor else None
+        listed = visibility.listed(user, request.name, limit + 1, after)
+        shown, next_cursor = cut(listed, limit, lambda row: (row.project.name,))
+        return [serializers.project_info(row) for row in shown], next_cursor
 
-    async def get(self) -> None:
-        name = self.arguments("name")["name"]
-
-        def page(cursor: str | None, limit: int) -> lists.Page:
-            after = decode_cursor(cursor, str)[0] if cursor else None
-            listed = visibility.listed(self.user, name, limit + 1, after)
-            shown, next_cursor = cut(listed, limit, lambda row: (row.project.name,))
-            return [serializers.project_info(row) for row in shown], next_cursor
-
-        await self.answer_array(page, ProjectInfo, "projects")
+    return await answer_array(handler, request, page, ProjectInfo, "projects")
 
 
-class Project(Tracked):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint("Get one project", ProjectDetail, path=[_ID], fails=[404], name="project_detail")
-    }
-
-    async def get(self, id: str) -> None:
-        await self.answer(lambda: project_detail(self, id))
+@http_message
+class ProjectRequest:
+    id: str = path("The project", kind=ID_TEXT)
 
 
-def project_detail(handler: Tracked, id: str) -> ProjectDetail:
+async def get_project(handler: Base, request: ProjectRequest) -> object:
+    return await answer(handler, lambda: project_detail(handler, request.id))
+
+
+def project_detail(handler: Base, id: str) -> ProjectDetail:
     """A project as the caller may see it. Reads the store: for a worker."""
-    project = visibility.project(handler.user, id)
+    project = visibility.project(handler.caller.user, id)
     return serializers.project_detail(
         queries.listed([project])[0],
         quality_gate.thresholds(project, handler.config.tracker.quality_gate),
         queries.branches(project.id),
-        permissions.role_in(handler.user, project),
+        permissions.role_in(handler.caller.user, project),
     )
 
 
-_PERCENT = {"type": ["number", "null"], "minimum": 0, "maximum": 100}
-_BOOLEAN = {"type": ["boolean", "null"]}
-_SETTINGS = (
-    Field("baseBranch", "The branch whose newest complete run is the baseline", _OR_NULL),
-    Field("repoUrl", "The URL of the repository", _OR_NULL),
-    Field("minLineCoverage", "Less fails the gate", _PERCENT),
-    Field("maxCoverageDropPct", "Percentage points that coverage may drop", _PERCENT),
-    Field("failOnNewFailures", "Whether new failures fail the gate", _BOOLEAN),
-    Field("minPatchCoverage", "Less coverage of the changed lines fails the gate", _PERCENT),
-    Field("minPatchLines", "Fewer changed lines than this pass", {"type": ["integer", "null"], "minimum": 0}),
-    Field("failOnNoTests", "Whether a run without tests fails the gate", _BOOLEAN),
-    Field("failOnMissingCoverage", "Whether a run without coverage fails the gate", _BOOLEAN),
-    Field("aggregateFlags", "Whether all flags of a commit must pass", _BOOLEAN),
-    Field(
-        "carryForwardFlags",
-        "Flags whose coverage is carried forward; `*`: all",
-        {"type": ["array", "null"], "items": {"type": "string"}},
-    ),
-    Field(
-        "carryForwardMaxAge", "In seconds; older coverage is not carried", {"type": ["number", "null"], "minimum": 0}
-    ),
-    Field(
-        "perfMaxLatencyIncreasePct",
-        "A larger increase of the 95th percentile fails the gate",
-        {"type": ["number", "null"], "minimum": 0, "maximum": settings.MAX_INCREASE_PCT},
-    ),
-    Field("perfMaxThroughputDropPct", "A larger drop of the throughput fails the gate", _PERCENT),
-    Field("perfMaxErrorPct", "More errors of a label fail the gate", _PERCENT),
-    Field(
-        "sourceMode",
-        "Where source lines come from",
-        {"type": ["string", "null"], "enum": [*settings.SOURCE_MODES, None]},
-    ),
-    Field("forgeRepo", "The repository on a forge from which source files are read for members", _OR_NULL),
-    Field(
-        "forgeToken",
-        "The token for that forge; it is never shown",
-        _OR_NULL | {"writeOnly": True, "maxLength": MAX_TOKEN_CHARACTERS},
-    ),
-)
-_COLUMNS = {field.name: re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", field.name) for field in _SETTINGS}
+def _setting(about: str, **schema: Any) -> Any:
+    """A setting of a project, which `settings.read_json` checks; null inherits the global one."""
+    kind = schema.pop("type")
+    nullable = Kind({"type": [kind, "null"], **schema}, lambda _, value: value, reads_null=True)
+    return body(about, UNSET, kind=nullable)
 
 
-class ProjectSettings(Tracked):
-    """`PATCH` changes the settings that it names; null inherits the global one. For an OWNER."""
+def _percent(about: str, highest: int = 100) -> Any:
+    return _setting(about, type="number", minimum=0, maximum=highest)
 
-    permission = SIGNED_IN
-    endpoints: ClassVar = {
-        "PATCH": Endpoint(
-            "Change a project's settings; null inherits the global one",
-            ProjectDetail,
-            path=[_ID],
-            body=Body("application/json", _SETTINGS),
-            fails=[404, 409],
-            name="project_settings",
-        )
-    }
 
-    async def patch(self, id: str) -> None:
-        if not self.request.body:
-            raise Invalid("a JSON object of settings is required")
-        body = self.body_object()
-        if unknown := sorted(set(body) - set(_COLUMNS)):
-            raise Invalid(f"{unknown[0]} is not a setting of a project; these are: {', '.join(_COLUMNS)}")
-        token = TokenChange(settings.read_token(body.pop("forgeToken"))) if "forgeToken" in body else None
-        try:
-            columns = settings.read_json({_COLUMNS[name]: value for name, value in body.items()})
-        except Invalid as error:
-            column = error.message.partition(" ")[0].rstrip(":")
-            raise Invalid(error.message.replace(column, camel_case(column), 1)) from None
-        await self.tracker.run(lambda: self._change(id, columns, token))
-        await self.answer(lambda: project_detail(self, id))
+@http_message
+class NewSettings:
+    """The settings that a request names, by column."""
 
-    def _change(self, id: str, columns: Mapping[str, Any], token: TokenChange | None) -> None:
-        now, sources = self.clock.now(), self.tracker.forges
+    base_branch: Any = _setting("The branch whose newest complete run is the baseline", type="string")
+    repo_url: Any = _setting("The URL of the repository", type="string")
+    min_line_coverage: Any = _percent("Less fails the gate")
+    max_coverage_drop_pct: Any = _percent("Percentage points that coverage may drop")
+    fail_on_new_failures: Any = _setting("Whether new failures fail the gate", type="boolean")
+    min_patch_coverage: Any = _percent("Less coverage of the changed lines fails the gate")
+    min_patch_lines: Any = _setting("Fewer changed lines than this pass", type="integer", minimum=0)
+    fail_on_no_tests: Any = _setting("Whether a run without tests fails the gate", type="boolean")
+    fail_on_missing_coverage: Any = _setting("Whether a run without coverage fails the gate", type="boolean")
+    aggregate_flags: Any = _setting("Whether all flags of a commit must pass", type="boolean")
+    carry_forward_flags: Any = _setting(
+        "Flags whose coverage is carried forward; `*`: all", type="array", items={"type": "string"}
+    )
+    carry_forward_max_age: Any = _setting("In seconds; older coverage is not carried", type="number", minimum=0)
+    perf_max_latency_increase_pct: Any = _percent(
+        "A larger increase of the 95th percentile fails the gate", settings.MAX_INCREASE_PCT
+    )
+    perf_max_throughput_drop_pct: Any = _percent("A larger drop of the throughput fails the gate")
+    perf_max_error_pct: Any = _percent("More errors of a label fail the gate")
+    source_mode: Any = _setting("Where source lines come from", type="string", enum=[*settings.SOURCE_MODES, None])
+    forge_repo: Any = _setting("The repository on a forge from which source files are read for members", type="string")
+    forge_token: Any = _setting(
+        "The token for that forge; it is never shown", type="string", writeOnly=True, maxLength=MAX_TOKEN_CHARACTERS
+    )
+
+
+_SETTINGS = inputs(NewSettings)
+
+
+@http_message
+class SettingsOfProject(NewSettings):
+    id: str = path("The project", kind=ID_TEXT)
+
+
+async def change_settings(handler: Base, request: SettingsOfProject) -> object:
+    """Changes the settings that the request names. For an OWNER."""
+    values = {one.name: getattr(request, one.name) for one in _SETTINGS}
+    named = {name: value for name, value in values.items() if value is not UNSET}
+    token = TokenChange(settings.read_token(named.pop("forge_token"))) if "forge_token" in named else None
+    try:
+        columns = settings.read_json(named)
+    except Invalid as error:
+        column = error.message.partition(" ")[0].rstrip(":")
+        raise Invalid(error.message.replace(column, camel_case(column), 1)) from None
+    user, now, sources = handler.caller.user, handler.clock.now(), handler.tracker.forges
+
+    def change() -> None:
         with reports.atomic():
-            project = visibility.project(self.user, id, "OWNER")
-            is_admin = self.user is not None and self.user.is_admin
+            project = visibility.project(user, request.id, "OWNER")
+            is_admin = user is not None and user.is_admin
             forges.change(project, columns, token, sources.secrets, now, is_admin)
         sources.forget_refusal(project.id)
 
+    await handler.tracker.run(change)
+    return await answer(handler, lambda: project_detail(handler, request.id))
 
-class ProjectForge(Tracked):
+
+async def project_forge(handler: Base, request: ProjectRequest) -> object:
     """For members."""
+    user, tracker = handler.caller.user, handler.tracker
 
-    permission = SIGNED_IN
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get the forge of a project, and whether source files can be read from it",
-            ForgeInfo,
-            path=[_ID],
-            fails=[404],
-            name="project_forge",
-        )
-    }
+    def read() -> ForgeInfo:
+        project = visibility.project(user, request.id)
+        visibility.check_member(user, project)
+        link = forges.link(project, handler.config.tracker.forges)
+        return serializers.forge_info(tracker.forges.state(project.id, link))
 
-    async def get(self, id: str) -> None:
-        def read() -> ForgeInfo:
-            project = visibility.project(self.user, id)
-            visibility.check_member(self.user, project)
-            link = forges.link(project, self.config.tracker.forges)
-            return serializers.forge_info(self.tracker.forges.state(project.id, link))
-
-        await self.answer(read)
+    return await answer(handler, read)
 
 
-class Runs(ListHandler):
-    permission = READ
-    default_limit = _DEFAULT_RUNS
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List the runs of a project, newest first",
-            list[RunInfo],
-            path=[_ID],
-            query=[
-                lists.limit_parameter(_DEFAULT_RUNS),
-                free_text("commit", "Only of this commit", "9fceb02"),
-                free_text("branch", "Only on this branch", "main"),
-                free_text("flag", "Only with this flag", "default"),
-                lists.CURSOR,
-                lists.FORMAT,
-            ],
-            fails=[404],
-            tool="run_list",
-            headers=lists.NEXT_LINK,
-            also=lists.EXPORTS,
-        )
-    }
-
-    async def get(self, id: str) -> None:
-        filters = self.arguments("commit", "branch", "flag")
-
-        def page(cursor: str | None, limit: int) -> lists.Page:
-            project = visibility.project(self.user, id)
-            at, after = decode_cursor(cursor, int, int) if cursor else (INT64, INT64)
-            runs = queries.listing(project.id, limit + 1, **filters, after=(at, after))
-            shown, next_cursor = cut(runs, limit, lambda run: (run.created_at, run.id))
-            return [serializers.run_info(run) for run in shown], next_cursor
-
-        await self.answer_array(page, RunInfo, f"project-{id}-runs")
+@http_message
+class RunListRequest(ListRequest):
+    limit: int | None = lists.limit(_DEFAULT_RUNS)
+    id: str = path("The project", kind=ID_TEXT)
+    commit: str | None = query("Only of this commit", kind=free_text("9fceb02"))
+    branch: str | None = query("Only on this branch", kind=free_text("main"))
+    flag: str | None = query("Only with this flag", kind=free_text("default"))
 
 
-class Flaky(ListHandler):
-    permission = READ
-    default_limit = lists.MAX_LIMIT
-    endpoints: ClassVar = {
-        "GET": lists.list_endpoint(
-            "List the flaky tests of a project",
-            list[FlakyInfo],
-            _ID,
-            limit=lists.MAX_LIMIT,
-            tool="flaky_tests",
-            headers=lists.NEXT_LINK,
-        )
-    }
+async def list_runs(handler: Base, request: RunListRequest) -> object:
+    user, id = handler.caller.user, request.id
+    filters = {"commit": request.commit, "branch": request.branch, "flag": request.flag}
 
-    async def get(self, id: str) -> None:
-        def page(cursor: str | None, limit: int) -> lists.Page:
-            tests = flaky.tests(visibility.project(self.user, id).id)
-            shown, next_cursor = page_after(cursor, tests, limit, flaky.place, int, int, str, str)
-            return [serializers.flaky_info(test) for test in shown], next_cursor
+    def page(cursor: str | None, limit: int) -> lists.Page:
+        project = visibility.project(user, id)
+        at, after = decode_cursor(cursor, int, int) if cursor else (INT64, INT64)
+        runs = queries.listing(project.id, limit + 1, **filters, after=(at, after))
+        shown, next_cursor = cut(runs, limit, lambda run: (run.created_at, run.id))
+        return [serializers.run_info(run) for run in shown], next_cursor
 
-        await self.answer_array(page, FlakyInfo, f"project-{id}-flaky")
+    return await answer_array(handler, request, page, RunInfo, f"project-{id}-runs")
 
 
-class TestOutcomes(ListHandler):
+async def list_flaky(handler: Base, request: LongProjectList) -> object:
+    user, id = handler.caller.user, request.id
+
+    def page(cursor: str | None, limit: int) -> lists.Page:
+        tests = flaky.tests(visibility.project(user, id).id)
+        shown, next_cursor = page_after(cursor, tests, limit, flaky.place, int, int, str, str)
+        return [serializers.flaky_info(test) for test in shown], next_cursor
+
+    return await answer_array(handler, request, page, FlakyInfo, f"project-{id}-flaky")
+
+
+@http_message
+class TestHistoryRequest(ProjectList, NamedTest):
+    """The outcomes of one test of a project."""
+
     __test__ = False  # pytest must not take it for a test
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": lists.list_endpoint(
-            "List the outcomes of one test, newest run first, and the run since which it fails",
-            TestHistory,
-            _ID,
-            _CLASS,
-            _NAME,
-            name="test_history",
-            headers=lists.NEXT_LINK,
-        )
-    }
 
-    async def get(self, id: str) -> None:
-        class_name, name = test_argument(self)
 
-        def read(cursor: str | None, limit: int) -> tuple[TestHistory, str | None]:
-            history = history_of(visibility.project(self.user, id), class_name, name, limit, cursor)
-            return history, history.next_cursor
+async def test_history(handler: Base, request: TestHistoryRequest) -> object:
+    user, id = handler.caller.user, request.id
 
-        def page(cursor: str | None, limit: int) -> lists.Page:
-            history, next_cursor = read(cursor, limit)
-            return history.results, next_cursor
+    def read(cursor: str | None, limit: int) -> tuple[TestHistory, str | None]:
+        project = visibility.project(user, id)
+        history = history_of(project, request.class_name, request.name, limit, cursor)
+        return history, history.next_cursor
 
-        if not await self.is_exported(page, OutcomeInfo, f"project-{id}-test"):
-            await self.answer_linked(read)
+    def page(cursor: str | None, limit: int) -> lists.Page:
+        history, next_cursor = read(cursor, limit)
+        return history.results, next_cursor
+
+    if await is_exported(handler, request, page, OutcomeInfo, f"project-{id}-test"):
+        return SENT
+    return await answer_linked(handler, request, read)
 
 
 def history_of(project: ProjectRow, class_name: str, name: str, limit: int, cursor: str | None) -> TestHistory:
@@ -311,69 +238,118 @@ def history_of(project: ProjectRow, class_name: str, name: str, limit: int, curs
     return serializers.test_history(test, flaky.triage(project.id, test.id).value, outcomes, limit, owner, first)
 
 
-_TRIAGE_FIELDS = (
-    Field("className", "The class of the test; empty where it has none", _OR_NULL),
-    Field("name", "Its name", {"type": "string", "minLength": 1}, required=True),
-    Field("status", "Its triage status", {"type": "string", "enum": list(Triage.__members__)}, required=True),
-    Field("note", "Why", _OR_NULL | {"maxLength": MAX_NOTE_CHARACTERS}),
-)
+def _text_reader(check: Callable[[str, str], Any]) -> Callable[[str, Any], Any]:
+    """Reads a text of a JSON body or a form."""
+
+    def read(name: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise Invalid(f"{name} must be text")
+        return check(name, value)
+
+    return read
 
 
-class FlakyStatus(Tracked):
-    """`POST {className,name,status,note}`: sets the triage status of a test; needs WRITE."""
+def _read_name(name: str, text: str) -> str:
+    if not text:
+        raise Invalid(f"{name} is required")
+    return text
 
-    permission = SIGNED_IN
-    endpoints: ClassVar = {
-        "POST": Endpoint(
-            "Set the triage status of a test: quarantined, resolved or neither",
-            TriageInfo,
-            202,
-            path=[_ID],
-            body=Body("application/json", _TRIAGE_FIELDS),
-            fails=[404],
-            name="flaky_say",
-        )
-    }
 
-    async def post(self, id: str) -> None:
-        triage = read_triage(self.body_object())
-        await self.tracker.run(lambda: self.keep(id, *triage))
-        self.set_status(202)
-        class_name, name, status, note = triage
-        self.reply(TriageInfo(class_name, name, status, note))
+def _read_status(name: str, text: str) -> Triage:
+    if text not in Triage.__members__:
+        raise Invalid(f"{name} must be one of {', '.join(Triage.__members__)}")
+    return Triage(text)
 
-    def keep(self, id: str, class_name: str, name: str, status: Triage, note: str | None) -> None:
-        user = self.user
+
+def _read_note(name: str, text: str) -> str | None:
+    if len(text) > MAX_NOTE_CHARACTERS:
+        raise Invalid(f"{name} must have at most {MAX_NOTE_CHARACTERS} characters")
+    return text.strip() or None
+
+
+@http_message
+class TriageOfTest:
+    """The triage status of a test, from a JSON body or a form."""
+
+    class_name: str = body(
+        "The class of the test; empty where it has none",
+        "",
+        kind=Kind({"type": ["string", "null"]}, _text_reader(lambda _, text: text)),
+    )
+    name: str = body(
+        "Its name",
+        required=True,
+        kind=Kind({"type": "string", "minLength": 1}, _text_reader(_read_name), reads_absent=True),
+    )
+    status: Triage = body(
+        "Its triage status",
+        required=True,
+        kind=Kind({"type": "string", "enum": list(Triage.__members__)}, _text_reader(_read_status), reads_absent=True),
+    )
+    note: str | None = body(
+        "Why", kind=Kind({"type": ["string", "null"], "maxLength": MAX_NOTE_CHARACTERS}, _text_reader(_read_note))
+    )
+
+    def store(self, project: ProjectRow, user: User | None, now: int) -> None:
+        by = user.id if user else None
+        flaky.set_triage(project.id, self.class_name, self.name, self.status, self.note, by, now)
+
+
+@http_message
+class NewTriage(TriageOfTest):
+    id: str = path("The project", kind=ID_TEXT)
+
+
+async def set_triage(handler: Base, request: NewTriage) -> TriageInfo:
+    """Sets the triage status of a test; needs WRITE."""
+    user, now = handler.caller.user, handler.clock.now()
+
+    def keep() -> None:
         with reports.atomic():
-            project = visibility.project(user, id, "WRITE")
-            by = user.id if user else None
-            flaky.set_triage(project.id, class_name, name, status, note, by, self.clock.now())
+            request.store(visibility.project(user, request.id, "WRITE"), user, now)
+
+    await handler.tracker.run(keep)
+    return TriageInfo(request.class_name, request.name, request.status, request.note)
 
 
-def read_triage(fields: Mapping[str, Any]) -> tuple[str, str, Triage, str | None]:
-    """Class, name, status and note of a test, from a JSON body or a form. Raises `Invalid`, which names the field."""
-    texts = {}
-    for field in ("className", "name", "status", "note"):
-        value = fields.get(field)
-        if not isinstance(value, str | None):
-            raise Invalid(f"{field} must be text")
-        texts[field] = value or ""
-    if not texts["name"]:
-        raise Invalid("name is required")
-    if texts["status"] not in Triage.__members__:
-        raise Invalid(f"status must be one of {', '.join(Triage.__members__)}")
-    if len(texts["note"]) > MAX_NOTE_CHARACTERS:
-        raise Invalid(f"note must have at most {MAX_NOTE_CHARACTERS} characters")
-    return texts["className"], texts["name"], Triage(texts["status"]), texts["note"].strip() or None
-
-
-routes: list[Route] = [
-    (r"/projects", Projects),
-    (r"/projects/([^/]+)", Project),
-    (r"/projects/([^/]+)/settings", ProjectSettings),
-    (r"/projects/([^/]+)/forge", ProjectForge),
-    (r"/projects/([^/]+)/runs", Runs),
-    (r"/projects/([^/]+)/flaky", Flaky),
-    (r"/projects/([^/]+)/flaky/status", FlakyStatus),
-    (r"/projects/([^/]+)/tests", TestOutcomes),
-]
+_EMPTY_SETTINGS = "a JSON object of settings is required"
+_NO_SETTING = f"is not a setting of a project; these are: {', '.join(one.json_name for one in _SETTINGS)}"
+OPERATIONS = [
+    list_operation(
+        "project_list", "/projects", "List the projects that the caller may read, by name", ProjectListRequest,
+        list_projects, list[ProjectInfo], error_statuses=(), headers=lists.NEXT_LINK,
+    ),
+    Operation(
+        None, "GET", "/projects/{id}", "Get one project", ProjectRequest, get_project, ProjectDetail,
+        error_statuses=[404], name="project_detail", permission=READ,
+    ),
+    Operation(
+        None, "PATCH", "/projects/{id}/settings", "Change a project's settings; null inherits the global one",
+        SettingsOfProject, change_settings, ProjectDetail, error_statuses=[404, 409], name="project_settings",
+        permission=SIGNED_IN, body=JsonBody(_EMPTY_SETTINGS, _NO_SETTING),
+    ),
+    Operation(
+        None, "GET", "/projects/{id}/forge",
+        "Get the forge of a project, and whether source files can be read from it", ProjectRequest, project_forge,
+        ForgeInfo, error_statuses=[404], name="project_forge", permission=SIGNED_IN,
+    ),
+    list_operation(
+        "run_list", "/projects/{id}/runs", "List the runs of a project, newest first", RunListRequest, list_runs,
+        list[RunInfo], headers=lists.NEXT_LINK,
+    ),
+    list_operation(
+        "flaky_tests", "/projects/{id}/flaky", "List the flaky tests of a project", LongProjectList, list_flaky,
+        list[FlakyInfo], headers=lists.NEXT_LINK,
+    ),
+    Operation(
+        None, "POST", "/projects/{id}/flaky/status",
+        "Set the triage status of a test: quarantined, resolved or neither", NewTriage, set_triage, TriageInfo, 202,
+        error_statuses=[404], name="flaky_say", permission=SIGNED_IN,
+    ),
+    list_operation(
+        None, "/projects/{id}/tests",
+        "List the outcomes of one test, newest run first, and the run since which it fails", TestHistoryRequest,
+        test_history, TestHistory, name="test_history", headers=lists.NEXT_LINK,
+    ),
+]  # fmt: skip
+routes: list[Route] = operation_routes(OPERATIONS)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from functools import partial
 
-from attrs import evolve
-
+from handlers.base import Base
 from handlers.http.permissions import READ, SIGNED_IN
-from handlers.openapi.describe import Endpoint, Parameter, choice, free_text, number, whole
+from handlers.operations import Operation, operation_routes
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
-from handlers.tracker.base import Tracked
-from handlers.tracker.lists import ItemList, ListHandler
+from handlers.tracker.base import answer_kept
+from handlers.tracker.lists import ItemList, ListRequest, answer_items, answer_object, list_operation
 from handlers.tracker.responses import (
     AttemptInfo,
     ComparisonInfo,
@@ -23,10 +22,11 @@ from handlers.tracker.responses import (
     RunVerdict,
 )
 from models.errors import Invalid
-from models.paging import INT64, cut, decode_cursor, page_after
+from models.inputs import ID, ID_TEXT, Kind, free_text, path, query
+from models.json_format import http_message
+from models.paging import cut, decode_cursor, page_after
 from models.tracker import queries, visibility
-from models.tracker.coverage import file_coverage as coverage
-from models.tracker.coverage import patch
+from models.tracker.coverage import file_coverage, patch
 from models.tracker.coverage.patch import PatchFileInfo
 from models.tracker.failures import clusters, first_failures, triage
 from models.tracker.failures.clusters import ClusterInfo
@@ -36,235 +36,194 @@ from models.tracker.gate.quality_gate import verdict
 from models.tracker.reports.base import CaseStatus
 from models.tracker.runs import attempts, comparison, run_tests
 from models.tracker.runs.kept_answers import state_of_pair, state_of_project_named, state_of_run
-
-_ID = number("id", "The run")
-
-
-class Run(Tracked):
-    permission = READ
-    permission_to_change = SIGNED_IN
-    endpoints: ClassVar = {
-        "GET": Endpoint("Get a run with its contents", RunDetail, path=[_ID], fails=[404], tool="run_detail"),
-        "DELETE": Endpoint("Delete a run", None, 204, path=[_ID], fails=[404], name="run_delete"),
-    }
-
-    async def get(self, id: str) -> None:
-        await self.answer_kept(("run", id), lambda: state_of_run(self.user, id), lambda: self._detail(id))
-
-    async def delete(self, id: str) -> None:
-        run, _ = await self.tracker.run(lambda: visibility.run(self.user, id, "WRITE"))
-        await self.tracker.retention.delete(run.id)
-        self.set_status(204)
-
-    def _detail(self, id: str) -> RunDetail:
-        run, project = visibility.run(self.user, id)
-        judged = verdict(run, project, self.config.tracker.quality_gate)
-        detail = queries.detail(run.id)
-        firsts = first_failures.first_failures(run, [row.test_id for row in detail.failures if row.test_id])
-        return serializers.run_detail(run, project, judged, detail, coverage.files(run), firsts)
+from models.tracker.runs.run_tests import TestFilter
 
 
-class QualityGate(Tracked):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get the quality gate's verdict on a run",
-            RunVerdict,
-            path=[_ID],
-            fails=[404],
-            name="run_verdict",
-        )
-    }
-
-    async def get(self, id: str) -> None:
-        def judged() -> RunVerdict:
-            run, project = visibility.run(self.user, id)
-            return serializers.run_verdict(run, verdict(run, project, self.config.tracker.quality_gate))
-
-        await self.answer_kept(("verdict", id), lambda: state_of_run(self.user, id), judged)
+@http_message
+class RunRequest:
+    id: str = path("The run", kind=ID_TEXT)
 
 
-class Patch(ListHandler):
-    permission = READ
-    default_limit = lists.MAX_LIMIT
-    endpoints: ClassVar = {
-        "GET": lists.list_endpoint(
-            "Get the coverage of the changed lines of a run, by file",
-            PatchInfo,
-            _ID,
-            limit=lists.MAX_LIMIT,
-            name="run_patch",
-        )
-    }
-
-    async def get(self, id: str) -> None:
-        def measured(cursor: str | None, limit: int) -> PatchInfo:
-            run, _ = visibility.run(self.user, id)
-            return serializers.patch_info(run, patch.coverage([run.id]), cursor, limit)
-
-        kept = ("patch", id), lambda: state_of_run(self.user, id)
-        await self.answer_object(measured, lambda info: info.files, PatchFileInfo, f"run-{id}-patch", kept)
+@http_message
+class RunList(ListRequest):
+    id: str = path("The run", kind=ID_TEXT)
 
 
-class Attempts(ListHandler):
-    permission = READ
-    default_limit = lists.MAX_LIMIT
-    endpoints: ClassVar = {
-        "GET": lists.list_endpoint(
-            "List the uploads of a run by job and attempt", RunAttempts, _ID, limit=lists.MAX_LIMIT, name="run_attempts"
-        )
-    }
-
-    async def get(self, id: str) -> None:
-        def listed(cursor: str | None, limit: int) -> RunAttempts:
-            run, _ = visibility.run(self.user, id)
-            items = page_after(cursor, attempts.listing(run), limit, attempts.place, str, int, int, int)
-            return serializers.attempts_info(run, attempts.arrived([run.id]).get(run.id, 0), *items)
-
-        kept = ("attempts", id), lambda: state_of_run(self.user, id)
-        await self.answer_object(listed, lambda info: info.items, AttemptInfo, f"run-{id}-attempts", kept)
+@http_message
+class LongRunList(RunList):
+    limit: int | None = lists.limit(lists.MAX_LIMIT)
 
 
-def _run(name: str, about: str) -> Parameter:
-    return evolve(number(name, about), where="query")
+async def run_detail(handler: Base, request: RunRequest) -> object:
+    user, id, settings = handler.caller.user, request.id, handler.config.tracker.quality_gate
+
+    def detail() -> RunDetail:
+        run, project = visibility.run(user, id)
+        judged = verdict(run, project, settings)
+        found = queries.detail(run.id)
+        firsts = first_failures.first_failures(run, [row.test_id for row in found.failures if row.test_id])
+        return serializers.run_detail(run, project, judged, found, file_coverage.files(run), firsts)
+
+    return await answer_kept(handler, ("run", id), lambda: state_of_run(user, id), detail)
 
 
-class Compare(Tracked):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Compare two runs of one project",
-            ComparisonInfo,
-            query=[_run("base", "The run that is compared with"), _run("head", "The run that is compared")],
-            fails=[404],
-            name="run_compare",
-        )
-    }
-
-    async def get(self) -> None:
-        arguments = self.arguments("base", "head")
-        base, head = arguments["base"], arguments["head"]
-        if base is None or head is None:
-            raise Invalid("base and head are required: the ids of two runs")
-        await self.answer_kept(
-            ("compare", base, head),
-            lambda: state_of_pair(self.user, base, head),
-            lambda: self._compared(base, head),
-        )
-
-    def _compared(self, base: str, head: str) -> ComparisonInfo:
-        return serializers.comparison_info(comparison.compare(*visibility.pair(self.user, base, head)))
+async def delete_run(handler: Base, request: RunRequest) -> None:
+    run, _ = await handler.tracker.run(lambda: visibility.run(handler.caller.user, request.id, "WRITE"))
+    await handler.tracker.retention.delete(run.id)
 
 
-_GATE_QUERY = (
-    Parameter("project", "The name of the project", {"type": "string", "examples": ["shop"]}, required=True),
-    free_text(
-        "commit",
+async def run_verdict(handler: Base, request: RunRequest) -> object:
+    user, id = handler.caller.user, request.id
+
+    def judged() -> RunVerdict:
+        run, project = visibility.run(user, id)
+        return serializers.run_verdict(run, verdict(run, project, handler.config.tracker.quality_gate))
+
+    return await answer_kept(handler, ("verdict", id), lambda: state_of_run(user, id), judged)
+
+
+async def run_patch(handler: Base, request: LongRunList) -> object:
+    user, id = handler.caller.user, request.id
+
+    def measured(cursor: str | None, limit: int) -> PatchInfo:
+        run, _ = visibility.run(user, id)
+        return serializers.patch_info(run, patch.coverage([run.id]), cursor, limit)
+
+    kept = ("patch", id), lambda: state_of_run(user, id)
+    return await answer_object(
+        handler, request, measured, lambda info: info.files, PatchFileInfo, f"run-{id}-patch", kept
+    )
+
+
+async def run_attempts(handler: Base, request: LongRunList) -> object:
+    user, id = handler.caller.user, request.id
+
+    def listed(cursor: str | None, limit: int) -> RunAttempts:
+        run, _ = visibility.run(user, id)
+        items = page_after(cursor, attempts.listing(run), limit, attempts.place, str, int, int, int)
+        return serializers.attempts_info(run, attempts.arrived([run.id]).get(run.id, 0), *items)
+
+    kept = ("attempts", id), lambda: state_of_run(user, id)
+    return await answer_object(
+        handler, request, listed, lambda info: info.items, AttemptInfo, f"run-{id}-attempts", kept
+    )
+
+
+_REQUIRED_RUN = Kind(ID.schema, lambda _, text: text, reads_absent=True)
+
+
+@http_message
+class ComparedRuns:
+    base: str = query("The run that is compared with", required=True, kind=_REQUIRED_RUN)
+    head: str = query("The run that is compared", required=True, kind=_REQUIRED_RUN)
+
+
+async def compare_runs(handler: Base, request: ComparedRuns) -> object:
+    user, base, head = handler.caller.user, request.base, request.head
+    if not base or not head:
+        raise Invalid("base and head are required: the ids of two runs")
+
+    def compared() -> ComparisonInfo:
+        return serializers.comparison_info(comparison.compare(*visibility.pair(user, base, head)))
+
+    return await answer_kept(handler, ("compare", base, head), lambda: state_of_pair(user, base, head), compared)
+
+
+@http_message
+class GateRequest:
+    project: str = query("The name of the project", required=True, kind=free_text("shop"))
+    commit: str | None = query(
         "A commit, or its first 7 digits or more; with `branch`, only its runs on that branch if it has any",
-        "9fceb02d0ae598e95dc970b74767f19372d61af8",
-    ),
-    free_text("branch", "The newest commit of this branch; one of `commit` and `branch` is required", "main"),
-    free_text("flag", "Only runs with this flag", "default"),
-)
+        kind=free_text("9fceb02d0ae598e95dc970b74767f19372d61af8"),
+    )
+    branch: str | None = query(
+        "The newest commit of this branch; one of `commit` and `branch` is required", kind=free_text("main")
+    )
+    flag: str | None = query("Only runs with this flag", kind=free_text("default"))
 
 
-class GateVerdictHandler(Tracked):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get the quality gate's verdict on the newest run of a commit or a branch",
-            GateVerdict,
-            query=_GATE_QUERY,
-            fails=[404, 409],
-            tool="gate_verdict",
-        )
-    }
+async def gate_verdict(handler: Base, request: GateRequest) -> object:
+    user, name, commit, flag = handler.caller.user, request.project, request.commit, request.flag
+    branch = request.branch
+    if commit is None and branch is None:
+        raise Invalid("one of commit and branch is required")
 
-    async def get(self) -> None:
-        arguments = self.arguments("project", "commit", "branch", "flag")
-        name, commit, branch = arguments["project"], arguments["commit"], arguments["branch"]
-        if name is None:
-            raise Invalid("project is required")
-        if commit is None and branch is None:
-            raise Invalid("one of commit and branch is required")
-        flag = arguments["flag"]
-        await self.answer_kept(
-            ("gate", name, commit, branch, flag),
-            lambda: state_of_project_named(self.user, name),
-            lambda: self._judged(name, commit, branch, flag),
-        )
-
-    def _judged(self, name: str, commit: str | None, branch: str | None, flag: str | None) -> GateVerdict:
-        project = visibility.named(self.user, name)
+    def judged() -> GateVerdict:
+        project = visibility.named(user, name)
         found = commit_gate.find(project, commit, branch, flag)
-        settings = self.config.tracker.quality_gate
+        settings = handler.config.tracker.quality_gate
         judged = commit_gate.judge(found.newest, project, settings, aggregate=flag is None, branch=found.branch)
         return serializers.gate_verdict(project, judged)
 
+    key = ("gate", name, commit, branch, flag)
+    return await answer_kept(handler, key, lambda: state_of_project_named(user, name), judged)
 
-FILTERS = (
-    free_text(
-        "status", f"Some of {', '.join(CaseStatus.__members__)}, in any case, with commas between", "failed,error"
+
+@http_message
+class RunTestList(RunList, TestFilter):
+    """The tests of a run, filtered and sorted."""
+
+
+async def list_tests(handler: Base, request: RunTestList) -> object:
+    user, id = handler.caller.user, request.id
+
+    def page(cursor: str | None, limit: int) -> lists.Page:
+        run, project = visibility.run(user, id)
+        by, rules = owners.of_project(project.id), triage.rules_of(project.id)
+        rows, next_cursor = run_tests.page(run, request, by, rules, cursor, limit)
+        failing = [row.test_id for row in rows if row.status in (CaseStatus.FAILED, CaseStatus.ERROR)]
+        firsts = first_failures.first_failures(run, failing)
+        return [serializers.run_test(row, firsts.get(row.test_id), project.repo_url) for row in rows], next_cursor
+
+    return await answer_items(handler, request, page, RunTestInfo, f"run-{id}-tests")
+
+
+async def list_clusters(handler: Base, request: RunList) -> object:
+    user, id = handler.caller.user, request.id
+
+    def page(cursor: str | None, limit: int) -> lists.Page:
+        run, project = visibility.run(user, id)
+        after = decode_cursor(cursor, int, int) if cursor else None
+        found = clusters.of_run(run.id, triage.rules_of(project.id), limit + 1, after)
+        return cut(found, limit, clusters.place)
+
+    return await answer_items(handler, request, page, ClusterInfo, f"run-{id}-clusters")
+
+
+_read = partial(Operation, error_statuses=[404], permission=READ)
+OPERATIONS = [
+    _read(
+        "gate_verdict", "GET", "/gate", "Get the quality gate's verdict on the newest run of a commit or a branch",
+        GateRequest, gate_verdict, GateVerdict, error_statuses=[404, 409],
     ),
-    free_text("q", "Only tests whose class and name contain this", "checkout"),
-    free_text("class", "Only tests of this class", "com.example.ShopTest"),
-    free_text("file", "Only tests of this source file", "src/test/java/com/example/ShopTest.java"),
-    free_text("owner", "Only tests of this owner", "@example/shop"),
-    free_text("category", "Only failures of this category of triage", "infrastructure"),
-    Parameter("flaky", "Only tests that are flaky in the run, or not", {"type": "boolean"}),
-    whole("minMs", "Only tests that took so many milliseconds", None, 0, INT64),
-    choice("sort", "By class and name, or the longest first; else in the order of the reports", run_tests.SORTS),
-)
-FILTER_NAMES = [parameter.name for parameter in FILTERS]
-
-
-class RunTests(ListHandler):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": lists.list_endpoint(
-            "List the tests of a run, filtered and sorted", ItemList[RunTestInfo], _ID, *FILTERS, tool="run_tests"
-        )
-    }
-
-    async def get(self, id: str) -> None:
-        filter = run_tests.read_filter(self.arguments(*FILTER_NAMES))
-
-        def page(cursor: str | None, limit: int) -> lists.Page:
-            run, project = visibility.run(self.user, id)
-            by, rules = owners.of_project(project.id), triage.rules_of(project.id)
-            rows, next_cursor = run_tests.page(run, filter, by, rules, cursor, limit)
-            failing = [row.test_id for row in rows if row.status in (CaseStatus.FAILED, CaseStatus.ERROR)]
-            firsts = first_failures.first_failures(run, failing)
-            return [serializers.run_test(row, firsts.get(row.test_id), project.repo_url) for row in rows], next_cursor
-
-        await self.answer_items(page, RunTestInfo, f"run-{id}-tests")
-
-
-class RunClusters(ListHandler):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": lists.list_endpoint(
-            "List the failure clusters of a run, most failures first", ItemList[ClusterInfo], _ID, name="run_clusters"
-        )
-    }
-
-    async def get(self, id: str) -> None:
-        def page(cursor: str | None, limit: int) -> lists.Page:
-            run, project = visibility.run(self.user, id)
-            after = decode_cursor(cursor, int, int) if cursor else None
-            found = clusters.of_run(run.id, triage.rules_of(project.id), limit + 1, after)
-            return cut(found, limit, clusters.place)
-
-        await self.answer_items(page, ClusterInfo, f"run-{id}-clusters")
-
-
-routes: list[Route] = [
-    (r"/gate", GateVerdictHandler),
-    (r"/runs/([^/]+)", Run),
-    (r"/runs/([^/]+)/attempts", Attempts),
-    (r"/runs/([^/]+)/patch", Patch),
-    (r"/runs/([^/]+)/tests", RunTests),
-    (r"/runs/([^/]+)/clusters", RunClusters),
-    (r"/runs/([^/]+)/quality-gate", QualityGate),
-    (r"/compare", Compare),
-]
+    _read("run_detail", "GET", "/runs/{id}", "Get a run with its contents", RunRequest, run_detail, RunDetail),
+    Operation(
+        None, "DELETE", "/runs/{id}", "Delete a run", RunRequest, delete_run, None, 204, error_statuses=[404],
+        name="run_delete", permission=SIGNED_IN,
+    ),
+    list_operation(
+        None, "/runs/{id}/attempts", "List the uploads of a run by job and attempt", LongRunList, run_attempts,
+        RunAttempts, name="run_attempts",
+    ),
+    list_operation(
+        None, "/runs/{id}/patch", "Get the coverage of the changed lines of a run, by file", LongRunList, run_patch,
+        PatchInfo, name="run_patch",
+    ),
+    list_operation(
+        "run_tests", "/runs/{id}/tests", "List the tests of a run, filtered and sorted", RunTestList, list_tests,
+        ItemList[RunTestInfo],
+    ),
+    list_operation(
+        None, "/runs/{id}/clusters", "List the failure clusters of a run, most failures first", RunList, list_clusters,
+        ItemList[ClusterInfo], name="run_clusters",
+    ),
+    _read(
+        None, "GET", "/runs/{id}/quality-gate", "Get the quality gate's verdict on a run", RunRequest, run_verdict,
+        RunVerdict, name="run_verdict",
+    ),
+    _read(
+        None, "GET", "/compare", "Compare two runs of one project", ComparedRuns, compare_runs, ComparisonInfo,
+        name="run_compare",
+    ),
+]  # fmt: skip
+routes: list[Route] = operation_routes(OPERATIONS)

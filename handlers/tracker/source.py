@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
+
+from attrs import evolve
 
 from handlers.base import Base
 from handlers.http.permissions import READ
-from handlers.openapi.describe import Endpoint, Parameter, number
+from handlers.operations import Operation, operation_routes
 from handlers.routing import Route
 from handlers.tracker import serializers
-from handlers.tracker.base import Tracked, in_snapshot
+from handlers.tracker.base import answer_kept, in_snapshot
 from handlers.tracker.detail_responses import CoveredFileInfo
 from handlers.tracker.pages import coverage_strip
 from handlers.tracker.pages.tracker_pages import ReadPage
+from handlers.tracker.runs import RunRequest
 from models.errors import Invalid
+from models.inputs import free_text, query, read
+from models.json_format import http_message
 from models.tracker import visibility
 from models.tracker.coverage.file_coverage import neighbours
 from models.tracker.coverage.patch import within
@@ -26,44 +30,42 @@ from models.tracker.forges.project_forge import FileRequest
 from models.tracker.runs.kept_answers import state_of_run
 from models.tracker.tables import Project, Run
 
-_PATH = Parameter(
-    "path",
-    "The path of the file in the coverage report",
-    {"type": "string", "examples": ["shop/cart.py"]},
-    required=True,
-)
+
+def _read_path(name: str, text: str) -> str:
+    if not text:
+        raise Invalid(f"{name} is required: a file of the run's coverage reports")
+    return text
 
 
-class CoveredLines(Tracked):
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get the covered, missed and changed lines of one file of a run, with its source if it is stored",
-            CoveredFileInfo, path=[number("id", "The run")], query=[_PATH], fails=[404], name="run_file",
-        )
-    }  # fmt: skip
+@http_message
+class CoveredFileRequest(RunRequest):
+    path: str = query(
+        "The path of the file in the coverage report",
+        required=True,
+        kind=evolve(free_text("shop/cart.py"), read=_read_path, reads_absent=True),
+    )
 
-    async def get(self, id: str) -> None:
-        path = _path(self.query())
-        if await self.tracker.read_fast(lambda: forges.shows_to(self.user, id, self.config.tracker.source)):
-            _, _, file = await from_forge(self, id, path)
-            self.set_header("Cache-Control", "private, no-store")
-            self.reply(serializers.covered_file(int(id), file))
-            return
 
-        def measured() -> CoveredFileInfo:
-            run, project = visibility.run(self.user, id)
-            settings = self.config.tracker.source
-            return serializers.covered_file(run.id, sources.covered_file(run, project, path, settings))
+async def run_file(handler: Base, request: CoveredFileRequest) -> object:
+    user, id, path, settings = handler.caller.user, request.id, request.path, handler.config.tracker.source
+    if await handler.tracker.read_fast(lambda: forges.shows_to(user, id, settings)):
+        _, _, file = await from_forge(handler, id, path)
+        handler.set_header("Cache-Control", "private, no-store")
+        return serializers.covered_file(int(id), file)
 
-        await self.answer_kept(("file", id, path), lambda: state_of_run(self.user, id), measured)
+    def measured() -> CoveredFileInfo:
+        run, project = visibility.run(user, id)
+        return serializers.covered_file(run.id, sources.covered_file(run, project, path, settings))
+
+    return await answer_kept(handler, ("file", id, path), lambda: state_of_run(user, id), measured)
 
 
 class CoveragePage(ReadPage):
     """One file, line by line."""
 
     async def get(self, id: str) -> None:
-        path, user, settings = _path(self.query()), self.caller.user, self.config.tracker.source
+        path = read(CoveredFileRequest, {"id": id}, self.query(), {}).path
+        user, settings = self.caller.user, self.config.tracker.source
         if await self.query_fast(lambda: forges.shows_to(user, id, settings)):
             run, project, file = await from_forge(self, id, path)
             values = await self.tracker.run(lambda: self._values(run, project, file))
@@ -112,12 +114,12 @@ def _lines(file: CoveredFile) -> list[tuple[int, str, bool, str]]:
     return [(line, kinds.get(line, ""), line in changed, texts[line - 1].rstrip("\r")) for line in numbers]
 
 
-def _path(query: Mapping[str, str]) -> str:
-    path = query.get("path", "").strip()
-    if not path:
-        raise Invalid("path is required: a file of the run's coverage reports")
-    return path
-
-
-routes: list[Route] = [(r"/runs/([^/]+)/coverage", CoveredLines)]
+OPERATIONS = [
+    Operation(
+        None, "GET", "/runs/{id}/coverage",
+        "Get the covered, missed and changed lines of one file of a run, with its source if it is stored",
+        CoveredFileRequest, run_file, CoveredFileInfo, error_statuses=[404], name="run_file", permission=READ,
+    )
+]  # fmt: skip
+routes: list[Route] = operation_routes(OPERATIONS)
 pages: list[Route] = [(r"/runs/([0-9]{1,18})/coverage", CoveragePage)]

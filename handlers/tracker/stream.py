@@ -19,11 +19,13 @@ from handlers.http.sse import RETRY_MILLISECONDS, block
 from handlers.http.sse_connection import Stream
 from handlers.http.stream_credentials import CREDENTIALS_PER_QUERY, StreamGroup, StreamGroups
 from handlers.http.stream_handler import LAST_EVENT_ID, Streaming
-from handlers.openapi.describe import EVENT_STREAM, Endpoint, free_text
+from handlers.operations import EVENT_STREAM, Operation, read_request
 from handlers.routing import Route
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential
 from models.errors import Problem
+from models.inputs import free_text, query
+from models.json_format import http_message
 from models.tracker.runs import run_events
 from models.tracker.runs.run_events import RunUpdate
 from models.tracker.tables import Project
@@ -39,7 +41,12 @@ _MAX_ID_DIGITS = 18
 _SLICE_SECONDS = 0.002
 
 
-_LAST = free_text("lastEventId", "As the header Last-Event-ID, for clients that cannot send it", "17")
+@http_message
+class RunStreamRequest:
+    last_event_id: str | None = LAST_EVENT_ID()
+    last: str | None = query(
+        "As the header Last-Event-ID, for clients that cannot send it", kind=free_text("17"), json_name="lastEventId"
+    )
 
 
 def run_block(update: RunUpdate) -> bytes:
@@ -188,13 +195,16 @@ class Joined:
 class RunStream(Streaming):
     """`connected` once the stream is subscribed; `Last-Event-ID` replays the missed events that the caller may read."""
 
-    endpoints: ClassVar = {
-        "GET": Endpoint("Stream runs as they are stored", EVENT_STREAM, query=[LAST_EVENT_ID, _LAST], name="run_stream")
-    }
+    operations: ClassVar = {
+        "GET": Operation(
+            None, "GET", "/events", "Stream runs as they are stored", RunStreamRequest, None, EVENT_STREAM,
+            name="run_stream",
+        )
+    }  # fmt: skip
     kind = "runs"
 
     async def get(self) -> None:
-        last = self.request.headers.get("Last-Event-ID") or self.query().get("lastEventId", "")
+        last = self.request.headers.get("Last-Event-ID") or read_request(self, self.operations["GET"]).last or ""
         runs: Runs = self.settings["runs"]
         stream = self.open()
         stream.send(CONNECTED)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote
@@ -27,12 +27,13 @@ from handlers.http.sse import RETRY_MILLISECONDS, Streams, block
 from handlers.http.sse_connection import Stream
 from handlers.http.stream_credentials import key_of
 from handlers.http.stream_handler import Streaming
-from handlers.openapi.describe import EVENT_STREAM, Body, Endpoint, Field
+from handlers.operations import EVENT_STREAM, NoInputs, Operation, operation_routes
 from handlers.routing import Route
 from handlers.supervision.streams import log_file
 from handlers.tracker.stream import Runs
 from models.errors import Invalid, NotFound
-from models.json_format import json_object
+from models.inputs import NAME, Kind, body, path
+from models.json_format import http_message
 from models.paging import whole
 from models.supervision.log_marks import LogMark
 from supervisor import host
@@ -247,7 +248,12 @@ def _mark_facts(mark: LogMark) -> dict[str, object]:
 class LiveStream(Streaming):
     """Sends `hello` with the id of the stream, then the events of its topics."""
 
-    endpoints: ClassVar = {"GET": Endpoint("Stream the events of subscribed topics", EVENT_STREAM, name="live_stream")}
+    operations: ClassVar = {
+        "GET": Operation(
+            None, "GET", "/live", "Stream the events of subscribed topics", NoInputs, None, EVENT_STREAM,
+            name="live_stream",
+        )
+    }  # fmt: skip
     kind = "live"
 
     def get(self) -> None:
@@ -257,50 +263,37 @@ class LiveStream(Streaming):
         stream.send(block("hello", json.dumps({"id": id}), retry=RETRY_MILLISECONDS))
 
 
-_TOPICS_SCHEMA = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_TOPICS}
-_CHANGES = (
-    Field("add", "The topics to subscribe to", {**_TOPICS_SCHEMA, "examples": [["status", "log/web/stdout"]]}),
-    Field("remove", "The topics to leave", {**_TOPICS_SCHEMA, "examples": [["status"]]}),
-)
+def _topics(*example: str) -> Kind:
+    def read(name: str, topics: Any) -> list[str]:
+        if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+            raise Invalid(f"{name} must be a list of topics")
+        if len(topics) > MAX_TOPICS:
+            raise Invalid(f"a live stream has at most {MAX_TOPICS} topics")
+        return topics
+
+    items = {"type": "string"}
+    return Kind({"type": "array", "items": items, "maxItems": MAX_TOPICS, "examples": [list(example)]}, read)
 
 
-class LiveTopics(Base):
+@http_message
+class TopicChanges:
+    id: str = path(kind=NAME)
+    add: Sequence[str] | None = body("The topics to subscribe to", kind=_topics("status", "log/web/stdout"))
+    remove: Sequence[str] | None = body("The topics to leave", kind=_topics("status"))
+
+
+def change_topics(handler: Base, request: TopicChanges) -> None:
     """Changes the topics of a live stream of the same caller."""
-
-    permission = READ
-    max_body = 64 * 1024
-    endpoints: ClassVar = {
-        "POST": Endpoint(
-            "Change the topics of a live stream",
-            None,
-            path=["id"],
-            body=Body("application/json", _CHANGES, required=False),
-            fails=[400, 403, 404],
-            name="live_topics",
-            status=204,
-        )
-    }
-
-    def post(self, id: str) -> None:
-        live: Live = self.settings["live"]
-        add, remove = self._topics()
-        live.change(live.find(id, self.caller), self.caller, add, remove)
-        self.set_status(204)
-
-    def _topics(self) -> tuple[list[str], list[str]]:
-        body = json_object(self.request.body)
-        return _topic_list(body, "add"), _topic_list(body, "remove")
+    live: Live = handler.settings["live"]
+    live.change(
+        live.find(request.id, handler.caller), handler.caller, list(request.add or ()), list(request.remove or ())
+    )
 
 
-def _topic_list(body: dict[str, Any], name: str) -> list[str]:
-    topics = body.get(name)
-    if topics is None:
-        return []
-    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
-        raise Invalid(f"{name} must be a list of topics")
-    if len(topics) > MAX_TOPICS:
-        raise Invalid(f"a live stream has at most {MAX_TOPICS} topics")
-    return topics
-
-
-routes: list[Route] = [(r"/live", LiveStream), (r"/live/([^/]+)", LiveTopics)]
+OPERATIONS = [
+    Operation(
+        None, "POST", "/live/{id}", "Change the topics of a live stream", TopicChanges, change_topics, None, status=204,
+        error_statuses=(400, 403, 404), name="live_topics", permission=READ, max_body=64 * 1024,
+    )
+]  # fmt: skip
+routes: list[Route] = [(r"/live", LiveStream), *operation_routes(OPERATIONS)]

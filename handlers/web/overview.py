@@ -17,6 +17,7 @@ from handlers.charts.release_list import release_url
 from handlers.http.permissions import READ
 from handlers.routing import Route
 from handlers.supervision import process_metrics
+from handlers.supervision.process_metrics import MetricsWindow
 from handlers.supervision.process_table import process_url, row_of, status_counts
 from handlers.tracker.project_status import health, projects_of
 from handlers.web import layout
@@ -104,9 +105,9 @@ class Overview(Page):
 def _host_plots(page: Page) -> list[process_metrics.Plot]:
     """CPU and memory of the host over the last hour, or over ten minutes while there is less."""
     now, series = page.clock.now() // _MICROS_PER_SECOND, page.supervision.metrics.host
-    hour = process_metrics.window({"range": "1h"}, now)
+    hour = process_metrics.window(MetricsWindow(), now)
     has_older = series.points(hour.start, now - _SHORT_SECONDS, hour.step)
-    shown = hour if has_older else process_metrics.window({"range": "10m"}, now)
+    shown = hour if has_older else process_metrics.window(MetricsWindow(), now, 600)
     points = [point.alone for point in series.points(shown.start, shown.end, shown.step)]
     return process_metrics.plots(points, [], shown)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 from urllib.parse import quote, urlencode
 
 from attrs import frozen
@@ -12,13 +12,14 @@ from handlers.base import Base, Page, write_page
 from handlers.charts.release_list import release_url
 from handlers.charts.repository_pages import repository_url
 from handlers.http.permissions import READ
-from handlers.openapi.describe import Endpoint, free_text, whole
+from handlers.operations import Operation, operation_routes
 from handlers.routing import Route
 from handlers.supervision.process_table import process_url
 from handlers.tracker.project_status import projects_of
 from handlers.web import layout
-from models import paging
 from models.charts.repositories import stored as repositories
+from models.inputs import free_text, query, whole
+from models.json_format import http_message
 from models.supervision.process import STATUSES
 from models.tracker import search as tracker_search
 
@@ -155,26 +156,15 @@ async def _charts(page: Base, needle: str) -> list[SearchResult]:
     return results
 
 
-class Search(Base):
+@http_message
+class SearchRequest:
+    q: str | None = query("A part of a name, the number of a run, or the beginning of a commit", kind=free_text("web"))
+    limit: int = query("The maximum number of results", DEFAULT_LIMIT, kind=whole(1, MAX_LIMIT))
+
+
+async def search_all(handler: Base, request: SearchRequest) -> list[SearchResult]:
     """Search results as JSON, for the palette."""
-
-    permission = READ
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Search pages, processes, projects, runs, tests, releases and charts",
-            list[SearchResult],
-            query=[
-                free_text("q", "A part of a name, the number of a run, or the beginning of a commit", "web"),
-                whole("limit", "The maximum number of results", DEFAULT_LIMIT, 1, MAX_LIMIT),
-            ],
-            name="search_all",
-        )
-    }
-
-    async def get(self) -> None:
-        query = self.query()
-        limit = paging.whole("limit", query.get("limit") or str(DEFAULT_LIMIT), 1, MAX_LIMIT)
-        self.reply(await search(self, query.get("q", ""), limit))
+    return await search(handler, request.q or "", request.limit)
 
 
 class SearchPage(Page):
@@ -206,5 +196,11 @@ def _plain_kind(state: str) -> str:
     return next((kind for kind, states in kinds.items() if state in states), "")
 
 
-api_routes: list[Route] = [(r"/search", Search)]
+OPERATIONS = [
+    Operation(
+        None, "GET", "/search", "Search pages, processes, projects, runs, tests, releases and charts", SearchRequest,
+        search_all, list[SearchResult], name="search_all", permission=READ,
+    )
+]  # fmt: skip
+api_routes: list[Route] = operation_routes(OPERATIONS)
 routes: list[Route] = [(r"/search", SearchPage)]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from models.charts import refs
-from models.charts.parameters import body, file, path, query
 from models.charts.refs import check_version
+from models.inputs import body, file, path, query
 from models.json_format import http_message
 
 _SECONDS: dict[str, Any] = {"low": 1, "high": 3600}

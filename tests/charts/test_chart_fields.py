@@ -7,10 +7,11 @@ from typing import Any, Literal
 import pytest
 from attrs import frozen
 
-from models.charts import parameters, refs
-from models.charts.parameters import body, inputs, path, query, read, read_arguments
+from models import inputs as parameters
+from models.charts import refs
 from models.config.parsers import ValidationError
 from models.errors import Invalid
+from models.inputs import body, inputs, path, query, read, read_arguments
 from models.json_format import json_object
 
 
@@ -119,7 +120,7 @@ def test_arguments_of_a_tool_are_read_from_one_object() -> None:
 
 
 def test_each_input_has_a_json_schema() -> None:
-    schemas = {one.json_name: one.schema() for one in inputs(ExampleRequest)}
+    schemas = {one.json_name: one.described_schema() for one in inputs(ExampleRequest)}
     assert schemas["revision"] == {
         "type": "integer", "description": "which", "minimum": 1, "maximum": 2**31 - 1, "format": "int32",
     }  # fmt: skip

@@ -13,9 +13,9 @@ from http_checks import check_problem, running_server
 from small_charts import send_json
 
 from models.charts import releases
-from models.charts.parameters import body, check_arguments, check_names, path, query, read
 from models.charts.responses import ListRow
 from models.errors import Invalid
+from models.inputs import body, check_arguments, check_names, path, query, read
 
 
 @frozen

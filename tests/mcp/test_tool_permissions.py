@@ -26,10 +26,9 @@ from mcp_clients import (
 )
 
 from handlers.app import SERVICES
-from handlers.charts.handler import OPERATIONS
 from handlers.http.credentials import Caller
 from handlers.mcp import handler
-from handlers.mcp.derived_tools import chart_tools, rest_tools
+from handlers.mcp.derived_tools import tools_of
 from handlers.mcp.toolbox import Toolbox
 from models.config.settings import AccessInterceptor, ChartSecurity, Config, Mcp, Rest, Svc
 from models.errors import NotFound
@@ -80,7 +79,7 @@ POSTURES: list[tuple[ChartSecurity, bool]] = [
 )
 def test_changing_tools_require_full_mode_and_a_key(security: ChartSecurity, may_change: bool, is_gated: bool) -> None:
     config = Config(svc=Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled=is_gated))))
-    tools = [*chart_tools(OPERATIONS), *rest_tools(SERVICES)]
+    tools = tools_of(SERVICES)
     toolbox = Toolbox(lambda: config, tools, lambda: pytest.fail("no chart is asked for"))
     for caller in (Caller(is_remote=False), None):
         assert {tool.name for tool in toolbox.list(caller)} == (READING | CHANGING if may_change else READING)

@@ -12,11 +12,11 @@ from handlers import app
 from handlers.accounts import account
 from handlers.base import Base, methods
 from handlers.charts import release_pages
+from handlers.charts.operations import ChartOperation
 from handlers.http import permissions
 from handlers.http.credentials import Caller
 from handlers.http.sse import Streams
 from handlers.routing import API
-from handlers.web import live
 from handlers.web.static import StaticFiles
 from models.accounts.accounts import Credential, User
 from models.config.settings import Config
@@ -51,14 +51,19 @@ CREDENTIAL_PERMISSIONS = {
 PUBLIC_POSTS = {account.Login, account.Logout}
 """Handlers with a public POST: a caller has no account before the login, and anyone may log out."""
 
-READING_POSTS = {live.LiveTopics, release_pages.ValuesCheck}
-"""Handlers with a POST that changes nothing: topics of the caller's own stream, and a check of values."""
+READING_POSTS = {release_pages.ValuesCheck}
+"""Handlers with a POST that changes nothing: a check of values."""
+
+READING_OPERATIONS = {"live_topics"}
+"""Operations with a POST that changes nothing: topics of the caller's own stream."""
 
 
 def allowed_permissions(rule: Rule, method: str) -> set[permissions.Permission]:
     """The permissions that a changing method of this rule's handler may name."""
     operation = getattr(rule.target, "operations", {}).get(method)
-    if operation is not None and not operation[0].mutating:
+    if operation is not None and operation.identifier in READING_OPERATIONS:
+        return {permissions.READ}
+    if isinstance(operation, ChartOperation) and not operation.mutating:
         return {permissions.READ_CHARTS}  # a read with a request body
     if rule.target in PUBLIC_POSTS:
         return {permissions.PUBLIC}

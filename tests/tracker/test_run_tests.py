@@ -17,11 +17,12 @@ import records
 from conftest import Server
 from uploads import upload
 
+from models import inputs
 from models.errors import Invalid
 from models.paging import decode_cursor, encode_cursor
 from models.tracker.forges import owners
 from models.tracker.runs import run_tests
-from models.tracker.runs.run_tests import TestFilter, read_filter
+from models.tracker.runs.run_tests import TestFilter
 from models.tracker.tables import Run, reports
 
 pytest_plugins = ["shared_server"]
@@ -134,7 +135,7 @@ def test_texts_do_not_end_at_nul(server: Server) -> None:
 )
 def test_a_filter_that_is_not_valid_is_refused(query: dict[str, str], message: str) -> None:
     with pytest.raises(Invalid, match=message):
-        read_filter(query)
+        inputs.read(TestFilter, {}, query, {})
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
-from typing import ClassVar
 
 from attrs import frozen
 
+from handlers.base import Base
 from handlers.http.permissions import PUBLIC
-from handlers.openapi.describe import Endpoint, Parameter, free_text, number
+from handlers.operations import SENT, Operation, operation_routes
 from handlers.routing import Route
-from handlers.tracker.base import Tracked, send_kept
+from handlers.tracker.base import send_kept
 from models.errors import NotFound
+from models.inputs import ID_TEXT, Kind, free_text, path, query
+from models.json_format import http_message
 from models.tracker import queries, visibility
 from models.tracker.coverage.file_coverage import line_coverage, pass_rate
 from models.tracker.failures import flaky
@@ -97,44 +99,40 @@ def picture(badge: Badge) -> bytes:
     ).encode()
 
 
-_METRIC = Parameter(
-    "metric", "The metric of the badge", {"type": "string", "enum": list(METRICS)}, "path", required=True
-)
+def _read_metric(_: str, text: str) -> str:
+    if text not in METRICS:
+        raise NotFound(f"a badge is one of {', '.join(METRICS)}")
+    return text
 
 
-class BadgePicture(Tracked):
+@http_message
+class BadgeRequest:
+    project_id: str = path("The project", kind=ID_TEXT)
+    metric: str = path("The metric of the badge", kind=Kind({"type": "string", "enum": list(METRICS)}, _read_metric))
+    branch: str | None = query("Only runs on this branch", kind=free_text("main"))
+    flag: str | None = query("Only runs with this flag", kind=free_text("default"))
+
+
+async def badge(handler: Base, request: BadgeRequest) -> object:
     """Open in closed mode too, for public projects; a private project returns 404 to callers who may not read it."""
+    user, id, settings = handler.caller.user, request.project_id, handler.config.tracker.quality_gate
 
-    permission = PUBLIC
-    endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get a badge of a project: coverage, pass rate or flaky tests",
-            "image/svg+xml",
-            path=[number("projectId", "The project"), _METRIC],
-            query=[
-                free_text("branch", "Only runs on this branch", "main"),
-                free_text("flag", "Only runs with this flag", "default"),
-            ],
-            fails=[404],
-            name="project_badge",
-        )
-    }
+    def drawn() -> bytes:
+        project = visibility.project(user, id)
+        base = quality_gate.thresholds(project, settings).base_branch
+        return picture(METRICS[request.metric](project, RunFilter(base, request.branch, request.flag)))
 
-    async def get(self, id: str, metric: str) -> None:
-        if metric not in METRICS:
-            raise NotFound(f"a badge is one of {', '.join(METRICS)}")
-        arguments = self.arguments("branch", "flag")
-        settings = self.config.tracker.quality_gate
-
-        def drawn() -> bytes:
-            project = visibility.project(self.user, id)
-            base = quality_gate.thresholds(project, settings).base_branch
-            return picture(METRICS[metric](project, RunFilter(base, arguments["branch"], arguments["flag"])))
-
-        key = "badge", id, metric, *arguments.values()
-        await send_kept(self, key, lambda: state_of_project(self.user, id), drawn, "image/svg+xml")
-        self.set_header("Cache-Control", "no-cache")
-        self.set_header("Content-Security-Policy", "default-src 'none'")
+    key = "badge", id, request.metric, request.branch, request.flag
+    await send_kept(handler, key, lambda: state_of_project(user, id), drawn, "image/svg+xml")
+    handler.set_header("Cache-Control", "no-cache")
+    handler.set_header("Content-Security-Policy", "default-src 'none'")
+    return SENT
 
 
-routes: list[Route] = [(r"/badge/([^/]+)/([^/]+)\.svg", BadgePicture)]
+OPERATIONS = [
+    Operation(
+        None, "GET", "/badge/{projectId}/{metric}.svg", "Get a badge of a project: coverage, pass rate or flaky tests",
+        BadgeRequest, badge, "image/svg+xml", error_statuses=[404], name="project_badge", permission=PUBLIC,
+    )
+]  # fmt: skip
+routes: list[Route] = operation_routes(OPERATIONS)

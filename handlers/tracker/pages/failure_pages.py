@@ -9,15 +9,16 @@ from handlers.http.permissions import READ, SIGNED_IN
 from handlers.routing import Route
 from handlers.tracker.pages.forms import Form
 from handlers.tracker.pages.tracker_pages import ReadPage
-from handlers.tracker.runs import FILTER_NAMES
-from handlers.tracker.triage import MAX_QUERY_CHARACTERS, since
+from handlers.tracker.triage import MAX_QUERY_CHARACTERS, ClusterFilter
 from models.accounts import permissions
+from models.inputs import inputs, read
 from models.paging import INT32, cut, decode_cursor, whole
 from models.tracker import search, visibility
 from models.tracker.failures import clusters, triage
 from models.tracker.forges import owners
 from models.tracker.gate import quality_gate
 from models.tracker.runs import run_tests
+from models.tracker.runs.run_tests import TestFilter
 
 _ROWS = 100
 
@@ -32,7 +33,7 @@ class FailurePage(ReadPage):
 class ClustersPage(FailurePage):
     async def get(self, id: str) -> None:
         filters, cursor = self.filters("branch", "since")
-        start = since(filters["since"])
+        start = read(ClusterFilter, {}, {**self.query(), "limit": "", "format": ""}, {}).since
 
         def values() -> dict[str, Any]:
             project = visibility.project(self.caller.user, id)
@@ -70,8 +71,8 @@ class SearchPage(FailurePage):
 
 class RunTestsPage(FailurePage):
     async def get(self, id: str) -> None:
-        filters, cursor = self.filters(*FILTER_NAMES)
-        wanted = run_tests.read_filter(filters)
+        filters, cursor = self.filters(*(declared.json_name for declared in inputs(TestFilter)))
+        wanted = read(TestFilter, {}, self.query(), {})
 
         def values() -> dict[str, Any]:
             run, project = visibility.run(self.caller.user, id)

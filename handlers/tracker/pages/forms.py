@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 from handlers.base import Page, shown_again, write_page
 from handlers.http.permissions import SIGNED_IN
 from handlers.routing import Route
-from handlers.tracker.projects import read_triage
+from handlers.tracker.projects import TriageOfTest
 from models.accounts import permissions
 from models.accounts.accounts import User
 from models.accounts.permissions import PROJECT_ROLES, ProjectRole
 from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import NotFound
+from models.inputs import read
 from models.tracker import settings
 from models.tracker import visibility as visible
-from models.tracker.failures import flaky
 from models.tracker.forges import project_forge as forges
 from models.tracker.forges.project_forge import TokenChange
 from models.tracker.gate import quality_gate
@@ -160,10 +160,8 @@ class Removal(SettingsForm):
 
 class FlakyStatus(Form):
     async def post(self, id: str) -> None:
-        classification, now = read_triage(self.form()), self.clock.now()
-        await self.change(
-            id, "WRITE", lambda project: flaky.set_triage(project.id, *classification, self.user.id, now), "#flaky"
-        )
+        triage, now = read(TriageOfTest, {}, {}, self.form()), self.clock.now()
+        await self.change(id, "WRITE", lambda project: triage.store(project, self.user, now), "#flaky")
 
 
 class RunDeletion(Form):

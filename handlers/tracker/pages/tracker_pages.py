@@ -12,10 +12,11 @@ from urllib.parse import quote, urlencode
 from handlers.base import Page, frame_key, rendered, set_page_headers, write_long_page
 from handlers.http.permissions import READ
 from handlers.http.serializers import duration_text
+from handlers.operations import query_of
 from handlers.routing import Route
 from handlers.tracker import serializers
-from handlers.tracker.base import in_snapshot, send_kept, test_argument
-from handlers.tracker.lists import bounded
+from handlers.tracker.base import NamedTest, in_snapshot, send_kept
+from handlers.tracker.lists import ListRequest, limit
 from handlers.tracker.pages import plots
 from handlers.tracker.pages.forms import TrackedPage
 from handlers.tracker.project_status import health, projects_of, render_rows, trends_of
@@ -26,6 +27,8 @@ from handlers.web.table import page_of, read_number, read_table
 from models.accounts import permissions
 from models.accounts.accounts import User
 from models.errors import NotFound
+from models.inputs import free_text, query, read
+from models.json_format import http_message
 from models.tracker import queries, visibility
 from models.tracker.coverage import coverage_tree, patch
 from models.tracker.coverage import file_coverage as coverage
@@ -172,13 +175,20 @@ class Projects(ReadPage):
         )
 
 
+@http_message
+class ShownRuns(ListRequest):
+    limit: int | None = limit(_DEFAULT_RUNS)
+    branch: str | None = query(kind=free_text())
+    flag: str | None = query(kind=free_text())
+
+
 class ProjectPage(ReadPage):
     """One project: verdict, trend, runs, branches, flaky tests."""
 
     async def get(self, id: str) -> None:
         query = self.query()
-        branch, flag, limit = self.arguments("branch", "flag", "limit").values()
-        count = bounded(limit, _DEFAULT_RUNS)
+        request = read(ShownRuns, {}, {**query, "format": ""}, {})
+        branch, flag, count = request.branch, request.flag, request.bounded_limit
         requested, known = query.get("range", ""), {str(length): length for length in plots.RANGES}
         shown = known.get(requested, plots.RANGES[0])
         filters = {"branch": branch, "flag": flag, "limit": count, "max_limit": queries.MAX_RUNS}
@@ -275,8 +285,8 @@ class TestPage(ReadPage):
     __test__ = False  # pytest would collect it
 
     async def get(self, id: str) -> None:
-        class_name, name = test_argument(self)
-        await self.show("tracker/test.html", **await self.read(lambda: self._values(id, class_name, name)))
+        test = read(NamedTest, {}, query_of(self, NamedTest), {})
+        await self.show("tracker/test.html", **await self.read(lambda: self._values(id, test.class_name, test.name)))
 
     def _values(self, id: str, class_name: str, name: str) -> dict[str, Any]:
         user = self.caller.user

@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args
 from attrs import frozen
 
 from models.errors import Conflict, Invalid, NotFound
-from models.json_format import Instant
+from models.inputs import Kind, body, inputs
+from models.inputs import read as read_inputs
+from models.json_format import Instant, http_message
 from models.paging import INT32
 from models.storage.sqlite import storable
 from models.tracker.tables import reports
@@ -52,43 +54,68 @@ def rules_of(project_id: int) -> list[TriageRuleInfo]:
     return [TriageRuleInfo(*row) for row in reports.execute_sql(_LIST, (project_id,))]
 
 
-def read(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a new rule, from a JSON body or a form. Raises `Invalid`, which names the field."""
-    if unknown := sorted(set(fields) - {"name", "category", "pattern", "field", "priority"}):
-        raise Invalid(f"{unknown[0]} is not a field of a triage rule")
-    values: dict[str, Any] = {
-        "name": _text(fields, "name", MAX_NAME_CHARACTERS),
-        "category": _text(fields, "category", MAX_CATEGORY_CHARACTERS),
-        "pattern": _text(fields, "pattern", MAX_PATTERN_CHARACTERS),
-        "field": fields.get("field") or "any",
-        "priority": DEFAULT_PRIORITY if fields.get("priority") in (None, "") else fields["priority"],
-    }
-    if values["field"] not in FIELDS:
-        raise Invalid(f"field must be one of {', '.join(FIELDS)}")
-    priority = values["priority"]
-    if type(priority) is not int or not -INT32 <= priority <= INT32:
-        raise Invalid(f"priority must be a whole number from {-INT32} to {INT32}")
-    return values
+def _text(about: str, most: int) -> Any:
+    """A text of at most so many characters."""
+
+    def read(name: str, value: Any) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise Invalid(f"{name} is required, and must be text")
+        if len(value) > most:
+            raise Invalid(f"{name} must have at most {most} characters")
+        if "\0" in value:
+            raise Invalid(f"{name} must not contain NUL")
+        return storable(value.strip())
+
+    return body(about, required=True, kind=Kind({"type": "string", "maxLength": most}, read, reads_absent=True))
 
 
-def _text(fields: Mapping[str, Any], name: str, most: int) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise Invalid(f"{name} is required, and must be text")
-    if len(value) > most:
-        raise Invalid(f"{name} must have at most {most} characters")
-    if "\0" in value:
-        raise Invalid(f"{name} must not contain NUL")
-    return storable(value.strip())
+def _read_field(name: str, value: Any) -> Any:
+    if value and value not in FIELDS:
+        raise Invalid(f"{name} must be one of {', '.join(FIELDS)}")
+    return value or "any"
 
 
-def add(project_id: int, values: Mapping[str, Any], now: int) -> TriageRuleInfo:
-    """Adds a rule of what `read` returned. Raises `Conflict`. Within a transaction."""
+def _read_priority(name: str, value: Any) -> int:
+    if value == "":
+        return DEFAULT_PRIORITY
+    if type(value) is not int or not -INT32 <= value <= INT32:
+        raise Invalid(f"{name} must be a whole number from {-INT32} to {INT32}")
+    return value
+
+
+@http_message
+class NewRule:
+    name: str = _text("What the rule is for", MAX_NAME_CHARACTERS)
+    category: str = _text("The category of the failures that match", MAX_CATEGORY_CHARACTERS)
+    pattern: str = _text("Text that is found anywhere, in any case; `*` is any text", MAX_PATTERN_CHARACTERS)
+    field: TriageField = body(
+        "Where it is searched", "any", kind=Kind({"type": "string", "enum": list(FIELDS)}, _read_field)
+    )
+    priority: int = body(
+        "Rules are tried in this order, then by id",
+        DEFAULT_PRIORITY,
+        kind=Kind({"type": "integer", "minimum": -INT32, "maximum": INT32}, _read_priority),
+    )
+
+
+NOT_A_FIELD = "is not a field of a triage rule"
+
+
+def read(fields: Mapping[str, Any]) -> NewRule:
+    """A new rule from the fields of a form. Raises `Invalid`, which names the field."""
+    if unknown := sorted(set(fields) - {declared.json_name for declared in inputs(NewRule)}):
+        raise Invalid(f"{unknown[0]} {NOT_A_FIELD}")
+    return read_inputs(NewRule, {}, {}, fields)
+
+
+def add(project_id: int, rule: NewRule, now: int) -> TriageRuleInfo:
+    """Adds a rule. Raises `Conflict`. Within a transaction."""
     count = reports.execute_sql("SELECT count(*) FROM triage_rule WHERE project_id = ?", (project_id,)).fetchone()[0]
     if count >= MAX_RULES:
         raise Conflict(f"a project has at most {MAX_RULES} triage rules")
-    row = (project_id, *(values[name] for name in ("name", "category", "pattern", "field", "priority")), now)
-    return TriageRuleInfo(id=int(reports.execute_sql(_ADD, row).fetchone()[0]), created_at=Instant(now), **values)
+    values = rule.name, rule.category, rule.pattern, rule.field, rule.priority
+    id = int(reports.execute_sql(_ADD, (project_id, *values, now)).fetchone()[0])
+    return TriageRuleInfo(id, *values, created_at=Instant(now))
 
 
 def delete(project_id: int, id: int) -> None:

@@ -11,9 +11,10 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Literal, get_args
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from models.errors import Invalid
+from models.inputs import ANY_CASE_FLAG, choice, free_text, query, whole
 from models.paging import INT64, decode_cursor, encode_cursor
 from models.tracker.failures import triage
 from models.tracker.failures.triage import TriageRuleInfo
@@ -56,21 +57,40 @@ _FILTERS = {
 }
 
 
-@frozen
+def _read_statuses(name: str, text: str) -> tuple[CaseStatus, ...]:
+    names = [part.strip().upper() for part in text.split(",") if part.strip()]
+    if unknown := [each for each in names if each not in CaseStatus.__members__]:
+        raise Invalid(f"{name} must be some of {', '.join(CaseStatus.__members__)}, not {unknown[0][:50]}")
+    return tuple(status for status in CASE_STATUSES if not names or status.value in names)
+
+
+@frozen(slots=False)  # a base beside another one
 class TestFilter:
     """Which tests of a run, and in which order; without `sort` in that of the uploads. None: any."""
 
     __test__ = False  # pytest must not collect it
 
-    statuses: tuple[CaseStatus, ...] = CASE_STATUSES
-    q: str | None = None
-    class_name: str | None = None
-    file: str | None = None
-    owner: str | None = None
-    category: str | None = None
-    flaky: bool | None = None
-    min_ms: int | None = None
-    sort: Sort | None = None
+    statuses: tuple[CaseStatus, ...] = query(
+        f"Some of {', '.join(CaseStatus.__members__)}, in any case, with commas between",
+        CASE_STATUSES,
+        kind=evolve(free_text("failed,error"), read=_read_statuses),
+        json_name="status",
+    )
+    q: str | None = query("Only tests whose class and name contain this", kind=free_text("checkout"))
+    class_name: str | None = query(
+        "Only tests of this class", kind=free_text("com.example.ShopTest"), json_name="class"
+    )
+    file: str | None = query(
+        "Only tests of this source file", kind=free_text("src/test/java/com/example/ShopTest.java")
+    )
+    owner: str | None = query("Only tests of this owner", kind=free_text("@example/shop"))
+    category: str | None = query("Only failures of this category of triage", kind=free_text("infrastructure"))
+    flaky: bool | None = query("Only tests that are flaky in the run, or not", kind=ANY_CASE_FLAG)
+    min_ms: int | None = query("Only tests that took so many milliseconds", kind=whole(0, INT64))
+    sort: Sort | None = query(
+        "By class and name, or the longest first; else in the order of the reports",
+        kind=choice(*SORTS, shown=f"one of {', '.join(SORTS)}"),
+    )
 
 
 @frozen
@@ -94,37 +114,6 @@ class TestRow:
     owner: str | None
     category: str | None
     file: str | None
-
-
-def read_filter(query: Mapping[str, str | None]) -> TestFilter:
-    """A filter from query parameters. Raises `Invalid`, which names the parameter."""
-    minimum = query.get("minMs")
-    if minimum is not None and (not minimum.isascii() or not minimum.isdigit() or int(minimum[:19]) > INT64):
-        raise Invalid("minMs must be a whole number of milliseconds")
-    flaky = query.get("flaky")
-    if flaky is not None and flaky.lower() not in ("true", "false"):
-        raise Invalid("flaky must be true or false")
-    sort = query.get("sort")
-    if sort is not None and sort not in SORTS:
-        raise Invalid(f"sort must be one of {', '.join(SORTS)}")
-    return TestFilter(
-        statuses=_statuses(query.get("status")),
-        q=query.get("q"),
-        class_name=query.get("class"),
-        file=query.get("file"),
-        owner=query.get("owner"),
-        category=query.get("category"),
-        flaky=None if flaky is None else flaky.lower() == "true",
-        min_ms=None if minimum is None else int(minimum[:19]),
-        sort=sort,
-    )
-
-
-def _statuses(text: str | None) -> tuple[CaseStatus, ...]:
-    names = [name.strip().upper() for name in (text or "").split(",") if name.strip()]
-    if unknown := [name for name in names if name not in CaseStatus.__members__]:
-        raise Invalid(f"status must be some of {', '.join(CaseStatus.__members__)}, not {unknown[0][:50]}")
-    return tuple(status for status in CASE_STATUSES if not names or status.value in names)
 
 
 def page(
