@@ -4,9 +4,14 @@ import sys
 
 from supervisor.charts.isolated_child import FROZEN_ARGUMENT, serve
 from supervisor.cli.ctl import run_ctl
+from supervisor.workers import program
 
 if sys.argv[1:] == [FROZEN_ARGUMENT]:
     serve()
+    sys.exit(0)
+
+if sys.argv[1:2] == [program.FROZEN_ARGUMENT]:
+    program.serve()
     sys.exit(0)
 
 if (code := run_ctl(sys.argv[1:])) is not None:  # without the server's modules

@@ -67,6 +67,14 @@ class Outbound:
 
 
 @frozen
+class WorkerProcesses:
+    """Processes that read what callers send."""
+
+    processes: Count = 2
+    idle: Span = Seconds(60)
+
+
+@frozen
 class Server:
     address: Annotated[tuple[Host, ...], parsers.addresses] = ("127.0.0.1",)
     """Empty: no TCP."""
@@ -87,6 +95,7 @@ class Server:
     database_url: Annotated[str, parsers.database_url] | None = field(default=None, repr=False)
     secret_key_file: Path | None = None
     outbound: Outbound = Outbound()
+    workers: WorkerProcesses = WorkerProcesses()
 
     @property
     def control_socket(self) -> str | None:

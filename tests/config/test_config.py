@@ -92,6 +92,8 @@ DEFAULTS: dict[str, object] = {
     "server.outbound.timeout": 10,
     "server.outbound.ca-file": None,
     "server.outbound.max-answer": MIB,
+    "server.workers.processes": 2,
+    "server.workers.idle": 60,
     "supervisor.node-name": None,
     "supervisor.description": "",
     "supervisor.auto-start": True,

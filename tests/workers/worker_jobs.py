@@ -1,0 +1,79 @@
+"""Functions that tests run in worker processes, which find this module by PYTHONPATH."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import socket
+from pathlib import Path
+
+from models.errors import Invalid, NotFound
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def refuse(message: str) -> None:
+    raise Invalid(message)
+
+
+def not_found() -> None:
+    raise NotFound("nothing here")
+
+
+def fail() -> None:
+    raise RuntimeError("a fault of the product")
+
+
+def one_c_call(path: str) -> None:
+    """Works for hours in one call into C, once it has written its pid to a file."""
+    Path(path).write_text(str(os.getpid()))
+    re.match("(a|aa)+$", "a" * 200 + "b")
+
+
+def waste_memory() -> int:
+    return len(b"x" * 600_000_000)
+
+
+def keep_memory(size: int) -> int:
+    kept.append(os.urandom(size))
+    return os.getpid()
+
+
+kept: list[bytes] = []
+
+
+def write(path: str, size: int) -> None:
+    with Path(path).open("wb") as file:
+        file.write(bytes(size))
+
+
+def huge_answer() -> str:
+    return "x" * 100_000
+
+
+def write_raw(data: str, times: int) -> None:
+    """Writes to the channel beside the protocol."""
+    socket.socket(fileno=os.dup(0)).sendall(data.encode("latin-1") * times)
+
+
+def surroundings() -> dict[str, object]:
+    """What the process can reach."""
+    with contextlib.closing(socket.socket()) as connection:
+        connection.settimeout(1)
+        reached = connection.connect_ex(("127.0.0.1", 9))
+    return {
+        "environment": dict(os.environ),
+        "nice": os.nice(0),
+        "cpu": resource.getrlimit(resource.RLIMIT_CPU)[0],
+        "memory": resource.getrlimit(resource.RLIMIT_AS)[0],
+        "no_new_privs": "NoNewPrivs:\t1" in Path("/proc/self/status").read_text(),
+        "connect": reached,
+    }
