@@ -39,8 +39,10 @@ from supervisor.processes.usage import MemoryLimits
 from supervisor.pubsub import PubSub
 from supervisor.scheduling import BackgroundTasks, seconds_until
 from supervisor.systemd import Systemd
+from supervisor.tracker.ingest import MAX_QUEUED_UPLOADS
 from supervisor.tracker.service import Tracker
 from supervisor.tracker.store import open_store, store_location
+from supervisor.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from supervisor.replication import Sharing
@@ -113,9 +115,10 @@ class Services:
         history: History = self.sharing.history if self.sharing else OwnHistory()
         publish = self.sharing.history.notice if self.sharing else self.changes.publish
         self.accounts = Accounts(settings.tracker.security, clock)
-        self.tracker = Tracker(settings, clock, runs, self.sharing)
         self.supervision = supervision = Supervision(settings, clock, instance, records, history, publish)
         context = supervision.context
+        upload_pool = WorkerPool(settings.server.workers, context.children, instance, os.environ, MAX_QUEUED_UPLOADS)
+        self.tracker = Tracker(settings, clock, runs, self.sharing, upload_pool)
         self.charts = Charts(
             settings, self.data_dir, context.children, instance, context.environment, choose_cluster, clock
         )

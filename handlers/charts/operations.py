@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal
 
@@ -103,18 +102,8 @@ class Warned:
 
 
 def helm_caller(caller: Caller) -> str | None:
-    """Returns the caller to whom helm's slots are counted: account, else address (IPv6 by /64); `None` with the key."""
-    if caller.has_chart_key:
-        return None
-    if caller.user is not None:
-        return f"account {caller.user.username}"
-    try:
-        address = ipaddress.ip_address(caller.address)
-    except ValueError:
-        return f"address {caller.address}"
-    if address.version == 6:
-        return f"address {ipaddress.ip_network((address, 64), strict=False)}"
-    return f"address {address}"
+    """Returns the caller to whom helm's slots are counted: account or address; `None` with the key."""
+    return None if caller.has_chart_key else caller.account_or_address
 
 
 class ClientLeft(Exception):

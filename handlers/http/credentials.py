@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from collections.abc import Awaitable, Callable
 
 from attrs import frozen
@@ -46,6 +47,19 @@ class Caller:
     @property
     def is_admin(self) -> bool:
         return self.credential is not None and self.credential.user.is_admin
+
+    @property
+    def account_or_address(self) -> str:
+        """Whom shared work is counted for: the account, else the address (IPv6 by /64)."""
+        if self.user is not None:
+            return f"account {self.user.username}"
+        try:
+            address = ipaddress.ip_address(self.address)
+        except ValueError:
+            return f"address {self.address}"
+        if address.version == 6:
+            return f"address {ipaddress.ip_network((address, 64), strict=False)}"
+        return f"address {address}"
 
     @property
     def scope(self) -> Scope | None:

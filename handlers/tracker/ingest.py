@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +27,16 @@ from models.inputs import Kind, body, form
 from models.json_format import camel_case, http_message
 from models.paging import INT64, whole
 from models.tracker import visibility
-from models.tracker.coverage import patch
+from models.tracker.coverage import diff
 from models.tracker.coverage.file_coverage import line_coverage, percent
 from models.tracker.files.source_archive import MAX_ARCHIVE_BYTES
 from models.tracker.forges import codeowners
 from models.tracker.forges.forge_links import without_login
 from models.tracker.gate import quality_gate
+from models.tracker.reports.upload_folder import FileKind, ReadUpload, Received
 from models.tracker.runs import store as runs
 from models.tracker.runs.store import Stored, Upload
 from models.tracker.tables import reports
-from supervisor.tracker.ingest import FileKind, Received
 
 _WRITE_BYTES = 256 * 1024
 _MAX_TEXT_CHARACTERS, _MAX_PROJECT_CHARACTERS = 2000, 255
@@ -78,8 +79,8 @@ _JOB = {"type": "string", "maxLength": _MAX_JOB_CHARACTERS}
 
 _CUT = {
     "source": MAX_ARCHIVE_BYTES + 1,
-    "diff": patch.MAX_DIFF_BYTES + 1,
-    "paths": patch.MAX_PATHS_BYTES + 1,
+    "diff": diff.MAX_DIFF_BYTES + 1,
+    "paths": diff.MAX_PATHS_BYTES + 1,
     "codeowners": codeowners.MAX_BYTES + 1,
 }
 """How many bytes of a part are written to disk. Beyond its limit a part is ignored with a warning, not refused."""
@@ -158,29 +159,15 @@ class Arrival:
         for field in ("repo_url", "build_url"):
             if values.get(field) is not None:
                 values[field] = without_login(values[field])
-        values |= self._repository_facts()
+        owners = next((part for part in reversed(self._parts.all) if part.name == "codeowners" and part.size), None)
+        if owners is not None:
+            values["codeowners"] = _content(owners, codeowners.MAX_BYTES)
         return Upload(**{field: value for field, value in values.items() if value is not None})
-
-    def _repository_facts(self) -> dict[str, Any]:
-        """Returns the facts in the last parts `diff`, `paths` and `codeowners`. Raises `Invalid`."""
-        parts = {part.name: part for part in self._parts.all if part.file is not None and part.size}
-        facts: dict[str, Any] = {}
-        if "paths" in parts:
-            try:
-                facts["paths"] = patch.read_paths(_content(parts["paths"], patch.MAX_PATHS_BYTES))
-            except TooLarge as problem:
-                facts["warnings"] = [f"paths was ignored: {problem.message}"]
-        if "diff" in parts:
-            diff = patch.read_diff(_content(parts["diff"], patch.MAX_DIFF_BYTES))
-            facts["diff"] = patch.with_paths(diff, facts.get("paths", ()))
-        if "codeowners" in parts:
-            facts["codeowners"] = _content(parts["codeowners"], codeowners.MAX_BYTES)
-        return facts
 
     def files(self) -> Sequence[Received]:
         """The files in order, without empty ones. Raises `Invalid` without a test or performance report."""
         reports = [
-            Received(kind, _printable(part.file_name or "without a file name"), part.file, part.size)
+            Received(kind, _printable(part.file_name or "without a file name"), part.file.name, part.size)
             for part in self._parts.all
             for kind in _FILES
             if part.name == kind and part.file is not None and part.size
@@ -259,7 +246,7 @@ class Ingest(Base):
         self._arrival: Arrival | None = None
         self._fault: Problem | None = None
         self._is_checked = False
-        self._client_left = threading.Event()
+        self._reading: asyncio.Future[ReadUpload] | None = None
         try:
             encoding = self.request.headers.get("Content-Encoding", "identity")
             if encoding.lower() != "identity":
@@ -300,10 +287,15 @@ class Ingest(Base):
             upload = evolve(upload, flag=default or upload.flag, perf_flag=default)
         await self.tracker.ingest.check(self.caller.user, upload.project)
         self._open_arrival()
-        self._arrival = None  # the reader removes the folder
-        stored = await self.tracker.ingest.run(arrival.folder, upload, files, self.caller.credential, self._client_left)
+        self._arrival = None  # removed by `run`
+        stored = await self.tracker.ingest.run(
+            arrival.folder, upload, files, self.caller.credential, self.caller.account_or_address, self._on_reading
+        )
         self.set_status(201)
         self.reply(_answer(stored))
+
+    def _on_reading(self, reading: asyncio.Future[ReadUpload]) -> None:
+        self._reading = reading
 
     def _open_arrival(self) -> Arrival:
         """The arrival. Raises `Invalid` where the client has left and it was removed."""
@@ -313,7 +305,8 @@ class Ingest(Base):
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
-        self._client_left.set()
+        if self._reading is not None:
+            self._reading.cancel()
         self._discard()
 
     def on_finish(self) -> None:

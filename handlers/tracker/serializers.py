@@ -36,8 +36,9 @@ from handlers.tracker.responses import (
 from models.json_format import Instant
 from models.paging import cut, page_after
 from models.tracker.coverage import file_coverage as coverage
+from models.tracker.coverage.diff import ranges_of
 from models.tracker.coverage.file_coverage import branch_coverage, line_coverage, pass_rate, percent
-from models.tracker.coverage.patch import PatchCoverage, ranges_of
+from models.tracker.coverage.patch import PatchCoverage
 from models.tracker.failures.first_failures import FirstFailure
 from models.tracker.failures.flaky import FlakyTest
 from models.tracker.files.attachments import AttachedTest, Attachment

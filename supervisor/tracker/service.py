@@ -22,6 +22,7 @@ from supervisor.tracker.attachments import Attachments
 from supervisor.tracker.forge_sources import ForgeSources
 from supervisor.tracker.ingest import Ingest
 from supervisor.tracker.retention import Retention
+from supervisor.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from supervisor.replication import Sharing
@@ -32,8 +33,10 @@ Result = TypeVar("Result")
 class Tracker:
     """Uploads, their retention, and source files from forges."""
 
-    def __init__(self, config: Config, clock: Clock, updates: PubSub[RunUpdate], sharing: Sharing | None) -> None:
-        """The store is open. `updates` has the changes of runs.
+    def __init__(
+        self, config: Config, clock: Clock, updates: PubSub[RunUpdate], sharing: Sharing | None, pool: WorkerPool
+    ) -> None:
+        """The store is open. `updates` has the changes of runs. `pool` reads the uploads.
 
         `sharing` is given where several nodes share the database: then the changes of this node come from there too.
         """
@@ -47,7 +50,7 @@ class Tracker:
         self.updates.subscribe(self.retention.notice)
         self.forges = ForgeSources(config)
         publish = (lambda _: None) if sharing else updates.publish
-        self.ingest = Ingest(data_dir / "incoming", config, clock, publish, self.attachments)
+        self.ingest = Ingest(data_dir / "incoming", config, clock, publish, self.attachments, pool)
 
     def start(self, tasks: BackgroundTasks) -> None:
         """Begins the background work."""

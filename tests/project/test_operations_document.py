@@ -34,6 +34,7 @@ from supervisor.processes import metrics as metrics_history
 from supervisor.processes import service as supervision
 from supervisor.processes.process import health, instance
 from supervisor.tracker import ingest
+from supervisor.workers import confinement, pool
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()
 LIMITS = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]* \|$", TEXT[TEXT.index("## Limits") :], re.MULTILINE))
@@ -65,7 +66,14 @@ CODE: dict[str, tuple[float, ...]] = {
     "waiting password changes of accounts": (passwords.MAX_WAITING_CHANGES,),
     "a password": (accounts.MIN_PASSWORD_LENGTH, accounts.MAX_PASSWORD_LENGTH),
     "tokens that are not revoked, and sessions, of an account": (accounts.MAX_TOKENS_OF_ACCOUNT,),
-    "uploads that are read at once; that wait": (ingest._MAX_CONCURRENT_PARSERS, ingest._MAX_QUEUED_UPLOADS),
+    "uploads that are read at once; that wait": (ingest.MAX_QUEUED_UPLOADS,),
+    "a worker process: its memory; CPU time and time of an upload; its jobs; the memory it may keep": (
+        confinement.MAX_MEMORY_BYTES / MIB,
+        ingest._MAX_READ_CPU_SECONDS,
+        ingest._MAX_READ_SECONDS,
+        pool.MAX_JOBS,
+        pool.MAX_IDLE_BYTES / MIB,
+    ),
     "storing an upload": (ingest._STORE_SECONDS,),
     "projects in a list; suites, failures and files of a run in a response": (
         visibility.MAX_PROJECTS,

@@ -18,8 +18,8 @@ from conftest import Serve, Server, wait_for
 from uploads import FORM, INGEST, body, junit, part, query_store
 
 from models.config.settings import Attachments as Settings
-from models.tracker.files import attachments
-from models.tracker.files.attachment_files import INLINE, OTHER, TEXT, AttachmentFolder, StagedFile, type_of
+from models.tracker.files import attachment_paths
+from models.tracker.files.attachment_files import INLINE, OTHER, TEXT, AttachmentFolder, type_of
 from models.tracker.reports.base import Case, Limits
 from models.tracker.reports.detect import read_tests
 from models.tracker.reports.staging import references
@@ -347,17 +347,14 @@ def test_no_attachment_is_stored_if_attachments_are_disabled(serve: Serve) -> No
 
 
 def test_attachment_is_matched_to_a_report_by_a_unique_path_suffix() -> None:
-    by_path = dict.fromkeys(
-        ('a/quo"te.png', "50%22.txt", "HOST/shot.png", "../out/trace.zip", "a/log.txt", "b/log.txt"), ()
-    )
+    paths = ['a/quo"te.png', "50%22.txt", "HOST/shot.png", "../out/trace.zip", "a/log.txt", "b/log.txt"]
     folder = AttachmentFolder(Path("/nowhere"))
     assert folder.place("ab" * 32) == Path("/nowhere/ab") / ("ab" * 32)
     with pytest.raises(ValueError, match="passwd"):
         folder.place("../passwd")
 
     def owner(name: str) -> str | None:
-        file = StagedFile(name, Path("x"), "", 1, TEXT)
-        return attachments._owners(by_path, [file]).get(name)
+        return attachment_paths.owners(paths, [name]).get(name)
 
     assert owner("TestResults/1/In/HOST/shot.png") == "HOST/shot.png"
     assert owner("out/trace.zip") == "../out/trace.zip"

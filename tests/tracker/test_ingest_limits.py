@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import threading
-from collections.abc import Iterator
+import os
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,13 +26,15 @@ from uploads import (
     upload,
 )
 
-from models.config.settings import Config
-from models.errors import TimedOut, Unavailable
-from models.tracker.reports.base import ReportTooLarge
+from models.config.settings import Config, WorkerProcesses
+from models.errors import TimedOut, Unavailable, Unprocessable
+from models.tracker.reports.upload_folder import Received
 from models.tracker.runs.store import Upload
+from supervisor.children.child import Children
 from supervisor.clock import Clock
 from supervisor.tracker import ingest
 from supervisor.tracker.attachments import Attachments
+from supervisor.workers.pool import WorkerPool
 
 KIB = 1024
 LIMITS = {
@@ -209,54 +211,60 @@ def test_total_inflated_size_of_a_request_is_bounded(server: Server) -> None:
     assert post(server, ("project", "two of them"), *reports[:2]).status == 201
 
 
-def test_parsing_is_limited_in_cpu_time_and_elapsed_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    budget = ingest.Budget(1000)
-    budget.spend(1000)
-    with pytest.raises(ReportTooLarge, match="more than 1000 bytes"):
-        budget.spend(1)
-    monkeypatch.setattr(ingest, "_MAX_PARSE_CPU_SECONDS", -1.0)
-    with pytest.raises(ReportTooLarge, match="to parse"):
-        ingest.Budget(1000).spend(1)
-    monkeypatch.setattr(ingest, "_MAX_PARSE_CPU_SECONDS", 1.0)
-    monkeypatch.setattr(ingest, "_MAX_PARSE_SECONDS", -1.0)
-    with pytest.raises(TimedOut):
-        ingest.Budget(1000).spend(1)
-
-
 def many_cases(count: int) -> bytes:
     rows = "".join(f"<testcase classname='A' name='c{n}'/>" for n in range(count))
     return gzip.compress(f"<testsuite name='s'>{rows}</testsuite>".encode(), 1)
 
 
-def test_parsing_ends_when_the_client_disconnects(tmp_path: Path) -> None:
+def test_reading_ends_when_the_client_disconnects(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         sent = form([("project", "gone"), ("junit", many_cases(600_000))])
         with connect(server) as connection:
             head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\nContent-Type: {FORM}"
             connection.sendall(f"{head}\r\n\r\n".encode() + sent)
-            wait_for(lambda: any(server.data.glob("incoming/*/rows")), about="the report to be parsed")
+            wait_for(lambda: any(server.data.glob("incoming/*/rows")), about="the report to be read")
         wait_for(lambda: not incoming_files(server), about="the upload to be removed")
         assert query_store(server, "SELECT 1 FROM project WHERE name = 'gone'") == []
 
 
-def test_parsing_ends_when_the_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest, "_STOP_GRACE_SECONDS", 0.0)
-    folder = tmp_path / "incoming" / "one"
-
-    async def stop_while_parsing() -> None:
-        clock, none = Clock(), Config().tracker.attachments
-        attachments = Attachments(tmp_path / "attachments", none, clock, asyncio.to_thread)
-        made = ingest.Ingest(folder.parent, Config(), clock, lambda _: None, attachments)
+async def read_large(folder: Path, then: Callable[[ingest.Ingest], Awaitable[None]]) -> None:
+    """Uploads a report that takes seconds; calls `then` once it is being read. Raises what the upload raises."""
+    clock, children = Clock(), Children()
+    attachments = Attachments(folder / "attachments", Config().tracker.attachments, clock, asyncio.to_thread)
+    pool = WorkerPool(WorkerProcesses(), children, "test", os.environ, 10)
+    made = ingest.Ingest(folder / "incoming", Config(), clock, lambda _: None, attachments, pool)
+    try:
         made.sweep()
-        folder.mkdir()
-        (folder / "0").write_bytes(many_cases(600_000))
-        received = ingest.Received("junit", "a.xml", folder / "0")
-        upload = asyncio.create_task(made.run(folder, Upload("p"), [received], None, threading.Event()))
-        while not (folder / "rows").exists():
-            await asyncio.sleep(0)
+        request = made.folder()
+        request.mkdir()
+        (request / "0").write_bytes(many_cases(600_000))
+        received = Received("junit", "a.xml", "0")
+        upload = asyncio.create_task(made.run(request, Upload("p"), [received], None, "me", lambda _: None))
+        while not (request / "rows").exists() and not upload.done():
+            await asyncio.sleep(0.01)
+        await then(made)
+        await upload
+    finally:
         await made.close(60)
-        with pytest.raises(Unavailable, match="the server stops"):
-            await upload
+        children.close()
 
-    asyncio.run(stop_while_parsing())
-    assert not folder.exists()
+
+async def nothing(_: ingest.Ingest) -> None:
+    """Lets the upload go on."""
+
+
+def test_reading_is_limited_in_cpu_time_and_elapsed_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "_MAX_READ_CPU_SECONDS", 1)
+    with pytest.raises(Unprocessable, match="more than 1 s of CPU time"):
+        asyncio.run(read_large(tmp_path, nothing))
+    monkeypatch.setattr(ingest, "_MAX_READ_SECONDS", 0.5)
+    with pytest.raises(TimedOut, match=r"could not be read within 0\.5 s"):
+        asyncio.run(read_large(tmp_path, nothing))
+    wait_for(lambda: not list((tmp_path / "incoming").iterdir()), about="the folder to be removed")
+
+
+def test_reading_ends_when_the_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "_STOP_GRACE_SECONDS", 0.0)
+    with pytest.raises(Unavailable, match="stopping"):
+        asyncio.run(read_large(tmp_path, lambda made: made.close(60)))
+    wait_for(lambda: not list((tmp_path / "incoming").iterdir()), about="the folder to be removed")

@@ -16,8 +16,9 @@ from requirements import require
 from uploads import jacoco, junit, post, upload
 
 from models.errors import Invalid
-from models.tracker.coverage import patch
-from models.tracker.coverage.patch import Matcher, read_diff, read_paths
+from models.tracker.coverage import diff as diff_module
+from models.tracker.coverage.diff import read_diff, read_paths
+from models.tracker.coverage.patch import Matcher
 
 pytest_plugins = ["shared_server"]
 
@@ -137,9 +138,9 @@ def test_invalid_diff_is_refused(text: str) -> None:
 
 
 def test_a_diff_that_is_too_large_is_not_judged(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "MAX_DIFF_RANGES", 2)
+    monkeypatch.setattr(diff_module, "MAX_DIFF_RANGES", 2)
     assert read_diff(ranges({"a": [[1, 1], [3, 3], [5, 5]]}).encode()).problem == "the diff is too large"
-    run, found = measure(server, "too large", ("diff", b"+" * (patch.MAX_DIFF_BYTES + 1)))
+    run, found = measure(server, "too large", ("diff", b"+" * (diff_module.MAX_DIFF_BYTES + 1)))
     assert (found["reason"], run["warnings"]) == ("the diff is too large", ["the diff is too large"])
 
 
@@ -147,13 +148,13 @@ def test_a_diff_that_is_too_large_is_not_judged(server: Server, monkeypatch: pyt
 def test_a_combined_diff_of_a_merge_is_named_and_not_judged(server: Server, kind: str) -> None:
     diff = f"diff --{kind} A.java\nindex 1,2..3\n--- a/A.java\n+++ b/A.java\n@@@ -1,1 -1,1 +1,2 @@@\n  a\n++b\n"
     run, found = measure(server, f"combined {kind}", ONE_LINE, ("diff", diff))
-    assert (found["reason"], run["warnings"]) == (patch.COMBINED, [patch.COMBINED])
+    assert (found["reason"], run["warnings"]) == (diff_module.COMBINED, [diff_module.COMBINED])
 
 
 def test_patches_of_several_commits_to_one_file_are_named_and_not_judged(server: Server) -> None:
     first = "From 1 Mon Sep 17 00:00:00 2001\n\ndiff --git a/A.java b/A.java\n--- a/A.java\n+++ b/A.java\n" + HUNK
     run, found = measure(server, "several", ONE_LINE, ("diff", first + "-- \n2.39.5\n\n" + first))
-    assert (found["reason"], run["warnings"]) == (patch.SEVERAL, [patch.SEVERAL])
+    assert (found["reason"], run["warnings"]) == (diff_module.SEVERAL, [diff_module.SEVERAL])
     assert read_diff((first + first.replace("A.java", "B.java")).encode()).files == {
         "A.java": [(1, 1)],
         "B.java": [(1, 1)],
@@ -184,7 +185,7 @@ def test_a_hunk_without_a_changed_line_is_named_and_not_judged() -> None:
 
 
 def test_a_coloured_combined_diff_is_named() -> None:
-    assert read_diff(b"\x1b[1mdiff --cc A.java\x1b[m\n\x1b[1mindex 1,2..3\x1b[m\n").problem == patch.COMBINED
+    assert read_diff(b"\x1b[1mdiff --cc A.java\x1b[m\n\x1b[1mindex 1,2..3\x1b[m\n").problem == diff_module.COMBINED
 
 
 @pytest.mark.parametrize("name", ["diff", "paths", "codeowners"])

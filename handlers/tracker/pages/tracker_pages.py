@@ -32,6 +32,7 @@ from models.json_format import http_message
 from models.tracker import queries, visibility
 from models.tracker.coverage import coverage_tree, patch
 from models.tracker.coverage import file_coverage as coverage
+from models.tracker.coverage.diff import MAX_DIFF_FILES
 from models.tracker.failures import first_failures, flaky, triage
 from models.tracker.failures import run_failures as failures
 from models.tracker.failures.flaky import Triage
@@ -396,7 +397,7 @@ def _patch(run: Run) -> PatchInfo | None:
     """The coverage of changed lines; None if no upload of the run had a diff."""
     if run.patch_covered is None:
         return None
-    return serializers.patch_info(run, patch.coverage([run.id]), None, patch.MAX_DIFF_FILES)
+    return serializers.patch_info(run, patch.coverage([run.id]), None, MAX_DIFF_FILES)
 
 
 def _coverage_tree(run: Run, baseline: Run | None, folder: str) -> dict[str, Any]:

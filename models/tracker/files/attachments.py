@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import posixpath
-import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from attrs import frozen
 
@@ -18,14 +16,13 @@ from models.tracker.tables import Run, reports, stored_bytes
 BATCH_ROWS = 500
 MAX_LISTED = 500
 _MAX_REFERENCES = 100_000
-_MAX_NAMED = 5
-_ESCAPED = re.compile(r"%(22|0A|0D)", re.IGNORECASE)
-"""Characters that clients escape in the file name of a part."""
-_OTHER_PLACES = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_MAX_ROWS = 50_000
+"""Rows that one upload adds: the store is locked meanwhile."""
 
 _REFERENCES = """
-    SELECT a.path, a.case_id, s.kind, s.hash, (SELECT min(c.id) FROM cases c WHERE c.id BETWEEN s.first AND s.last)
-    FROM attachments a JOIN reports s ON s.number = a.report JOIN cases k ON k.id = a.case_id ORDER BY a.id LIMIT ?"""
+    SELECT a.place, a.case_id, s.kind, s.hash, (SELECT min(c.id) FROM cases c WHERE c.id BETWEEN s.first AND s.last)
+    FROM attachments a JOIN reports s ON s.number = a.report JOIN cases k ON k.id = a.case_id
+    WHERE a.place IN (SELECT place FROM attached) ORDER BY a.id LIMIT ?"""
 _REPORT = "SELECT max(id) FROM report WHERE run_id = ? AND kind = ? AND hash = ?"
 _FIRST_RESULT = "SELECT min(id) FROM result WHERE run_id = ? AND report_id = ?"
 _INSERT = """
@@ -57,18 +54,16 @@ class AttachedTest:
     name: str | None
 
 
-def normalised(path: str) -> str:
-    """A path for comparisons: slashes, no `.`, and `..` resolved where that is possible."""
-    return posixpath.normpath(path.strip().replace("\\", "/")).lstrip("/") if path.strip() else ""
-
-
 @frozen
 class _Reference:
-    path: str
     case: int
     kind: str
     hash: str
     first_case: int
+
+
+Target = tuple[int | None, int | None]
+"""The ids of the report and the result that an attachment is of."""
 
 
 def add(
@@ -78,34 +73,43 @@ def add(
 
     Returns warnings, and the hashes of contents that may have lost their last row.
     """
-    rows = reports.execute_sql(_REFERENCES, (_MAX_REFERENCES,)).fetchall()
-    by_path: dict[str, list[_Reference]] = defaultdict(list)
-    for row in rows:
-        by_path[normalised(row[0])].append(_Reference(*row))
-    owners = _owners(by_path, files)
-    warnings = _missing(by_path, owners.values())
+    targets, places = _targets(run), dict(reports.execute_sql("SELECT name, place FROM attached").fetchall())
     used = int(
         reports.execute_sql("SELECT coalesce(sum(size), 0) FROM attachment WHERE run_id = ?", (run.id,)).fetchone()[0]
     )
-    results, of_case, beyond = _Results(run), Counter[int](), Counter[str]()
+    of_case, beyond, rows = Counter[int](), Counter[str](), 0
     for file in files:
         if used + file.size > settings.per_run:
             beyond[f"more than {settings.per_run} bytes for one run"] += 1
             continue
-        places = [results.of(reference) for reference in by_path.get(owners.get(file.name, ""), ())]
-        kept = [place for place in places if place[1] is None or of_case[place[1]] < settings.per_case]
-        if places and not kept:
+        referring = targets.get(places.get(file.name, ""), [])
+        kept = [target for target in referring if target[1] is None or of_case[target[1]] < settings.per_case]
+        if referring and not kept:
             beyond[f"more than {settings.per_case} for one test"] += 1
             continue
+        if rows + len(kept) > _MAX_ROWS:
+            beyond[f"more than {_MAX_ROWS} tests refer to the attachments of one upload"] += 1
+            continue
+        if referring:
+            referring[:] = kept  # the next file of this name passes over those that have enough
         folder.keep(file)
         used += file.size
+        rows += len(kept)
         facts = {"run": run.id, "name": file.name, "hash": file.hash, "size": file.size, "type": file.type, "now": now}
-        for report, result in dict.fromkeys(kept or [(None, None)]):
+        for report, result in kept or [(None, None)]:
             reports.execute_sql(_INSERT, {**facts, "report": report, "result": result})
             if result is not None:
                 of_case[result] += 1
-    warnings += [f"{count} attachment(s) were not stored: {why}" for why, count in beyond.items()]
+    warnings = [f"{count} attachment(s) were not stored: {why}" for why, count in beyond.items()]
     return warnings, _evict(settings.total) if files else ()
+
+
+def _targets(run: Run) -> dict[str, list[Target]]:
+    """The reports and results that refer to uploaded files, by the path."""
+    results, found = _Results(run), defaultdict[str, dict[Target, None]](dict)
+    for place, *reference in reports.execute_sql(_REFERENCES, (_MAX_REFERENCES,)).fetchall():
+        found[place][results.of(_Reference(*reference))] = None
+    return {place: list(targets) for place, targets in found.items()}
 
 
 class _Results:
@@ -115,7 +119,7 @@ class _Results:
         self._run = run
         self._known: dict[tuple[str, str], tuple[int, int] | None] = {}
 
-    def of(self, reference: _Reference) -> tuple[int | None, int | None]:
+    def of(self, reference: _Reference) -> Target:
         """The ids of the report and the result; None where the report is no longer of this run."""
         key = reference.kind, reference.hash
         if key not in self._known:
@@ -124,39 +128,6 @@ class _Results:
             self._known[key] = (int(report), int(first)) if first is not None and report is not None else None
         known = self._known[key]
         return (None, None) if known is None else (known[0], known[1] + reference.case - reference.first_case)
-
-
-def _owners(by_path: Mapping[str, object], files: Iterable[StagedFile]) -> dict[str, str]:
-    """By the name of an uploaded file: the path of a report that it is. A shorter or longer path counts if unique."""
-    by_name: dict[str, list[str]] = defaultdict(list)
-    for path in by_path:
-        by_name[path.rpartition("/")[2]].append(path)
-    owners = {}
-    for file in files:
-        name = normalised(file.name)
-        if name not in by_path:
-            name = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
-        if name in by_path:
-            owners[file.name] = name
-            continue
-        similar = [
-            path
-            for path in by_name.get(name.rpartition("/")[2], ())
-            if f"/{path}".endswith(f"/{name}") or f"/{name}".endswith(f"/{path.removeprefix('../')}")
-        ]
-        if len(similar) == 1:
-            owners[file.name] = similar[0]
-    return owners
-
-
-def _missing(by_path: Mapping[str, Sequence[_Reference]], present: Iterable[str]) -> list[str]:
-    """A warning for the files that reports refer to and that were not uploaded."""
-    there = set(present)
-    missing = [found[0].path for path, found in by_path.items() if path not in there and not _OTHER_PLACES.match(path)]
-    if not missing:
-        return []
-    more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
-    return [f"attachments that the reports name were not uploaded: {', '.join(missing[:_MAX_NAMED])}{more}"]
 
 
 def _evict(total: int) -> Collection[str]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import IO, Literal
+from typing import Literal
 
 from attrs import frozen
 
 from models.config.settings import Source as Settings
 from models.errors import NotFound
 from models.tracker.coverage import patch
+from models.tracker.coverage.diff import Ranges
 from models.tracker.coverage.line_sets import source_lines
-from models.tracker.coverage.patch import Ranges
-from models.tracker.files.source_archive import MAX_ARCHIVE_BYTES, BadArchive, text_files
 from models.tracker.forges.forge_links import file_url
-from models.tracker.reports.staging import StagedRows
 from models.tracker.tables import Project, Run, reports, stored_bytes
 
 Mode = Literal["off", "upload", "forge"]
@@ -62,21 +59,6 @@ def mode_of(project: Project, settings: Settings) -> Mode:
     """The project's own mode, else the global one."""
     mode: Mode = project.source_mode or settings.mode
     return mode
-
-
-def stage(archive: IO[bytes], rows: StagedRows, max_bytes: int) -> str | None:
-    """Stages the text files of an archive. Returns why it is ignored, if it is."""
-    if archive.seek(0, 2) > MAX_ARCHIVE_BYTES:
-        return f"the part source was ignored: more than {MAX_ARCHIVE_BYTES} bytes"
-    archive.seek(0)
-    try:
-        for path, text in text_files(archive, max_bytes):
-            content = text.encode("utf-8", "replace")
-            rows.source(path, hashlib.sha256(content).hexdigest(), zlib.compress(content, 6))
-    except BadArchive as error:
-        rows.forget_sources()
-        return f"the part source was ignored: {error}"
-    return None
 
 
 def add(run: Run, project: Project, settings: Settings) -> str | None:

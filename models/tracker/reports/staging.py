@@ -7,18 +7,23 @@ rows are never all in memory.
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from attrs import astuple
 
 from models.storage.sqlite import storable
+from models.tracker.coverage.diff import Diff
 from models.tracker.coverage.line_sets import pack
 from models.tracker.failures.signatures import MAX_SAMPLE_CHARACTERS, digest, signature
+from models.tracker.files.attachment_paths import missing, normalised, owners
 from models.tracker.files.repository_paths import PathIndex
 from models.tracker.reports.base import (
     CASE_STATUSES,
@@ -50,7 +55,10 @@ _TABLES = """
     CREATE TABLE failures (id INTEGER PRIMARY KEY, report INTEGER, type TEXT, message TEXT, stack TEXT, hash TEXT);
     CREATE TABLE clusters (hash TEXT PRIMARY KEY, signature TEXT, type TEXT, message TEXT, stack TEXT);
     CREATE TABLE outputs (id INTEGER PRIMARY KEY, report INTEGER, out TEXT, err TEXT);
-    CREATE TABLE attachments (id INTEGER PRIMARY KEY, report INTEGER, case_id INTEGER, path TEXT);
+    CREATE TABLE attachments (id INTEGER PRIMARY KEY, report INTEGER, case_id INTEGER, path TEXT, place TEXT);
+    CREATE TABLE attached (name TEXT PRIMARY KEY, place TEXT);
+    CREATE TABLE diff (base TEXT, head TEXT, ranges TEXT, paths TEXT, problem TEXT);
+    CREATE TABLE base_commits (place INTEGER PRIMARY KEY, commit_sha TEXT);
     CREATE TABLE sources (id INTEGER PRIMARY KEY, path TEXT UNIQUE, hash TEXT, size INTEGER, content BLOB);
     CREATE TABLE perf (id INTEGER PRIMARY KEY, report INTEGER, label TEXT, samples INTEGER, mean REAL, min REAL,
         max REAL, p50 REAL, p90 REAL, p95 REAL, p99 REAL, throughput REAL, error_pct REAL);
@@ -74,6 +82,9 @@ _RANK = {status.value: rank for rank, status in enumerate(CASE_STATUSES)}
 _MAX_BUFFERED_ROWS, _MAX_BUFFERED_CHARACTERS = 1000, 1024 * 1024
 _MAX_KNOWN_HASHES = 10_000
 _MAX_ATTACHMENTS, _MAX_ATTACHMENTS_OF_CASE, _MAX_PATH_CHARACTERS = 100_000, 100, 1024
+_REFERRED = """
+    SELECT a.path, a.place FROM attachments a JOIN reports s ON s.number = a.report JOIN cases k ON k.id = a.case_id
+    ORDER BY a.id"""
 _MARK = "[[ATTACHMENT|"
 _REFERENCE = re.compile(r"\[\[ATTACHMENT\|([^\]\r\n]{1,1024})\]\]")
 _MAX_COUNT = 2**48
@@ -83,6 +94,38 @@ _MAX_COUNT = 2**48
 def references(*texts: str | None) -> list[str]:
     """The paths that the outputs of a test refer to, as Jenkins and Playwright write them: `[[ATTACHMENT|path]]`."""
     return [path for text in texts if text and _MARK in text for path in _REFERENCE.findall(text)]
+
+
+class BadStaging(Exception):
+    """A file that is not what `StagedRows` writes."""
+
+
+@functools.cache
+def _schema() -> frozenset[tuple[str, str, str | None]]:
+    """The type, name and statement of each part of a staging file."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as store:
+        store.executescript(_TABLES)
+        return frozenset(store.execute("SELECT type, name, sql FROM sqlite_master"))
+
+
+def check(path: Path, max_bytes: int) -> None:
+    """Raises `BadStaging` unless the file at `path` has the tables of `StagedRows` and nothing else.
+
+    It was written by a process that reads what callers send.
+    """
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > max_bytes:
+        raise BadStaging("it is no file, or too large")
+    for suffix in ("-journal", "-wal", "-shm"):  # SQLite would apply them to the file
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as store:
+            store.execute("PRAGMA trusted_schema = OFF")
+            store.execute("PRAGMA cell_size_check = ON")
+            found = frozenset(store.execute("SELECT type, name, sql FROM sqlite_master"))
+    except sqlite3.DatabaseError as error:
+        raise BadStaging(str(error)) from None
+    if found != _schema():
+        raise BadStaging("it has other tables")
 
 
 class StagedRows:
@@ -170,7 +213,8 @@ class StagedRows:
         """Stages the paths of a case's attachments."""
         for path in dict.fromkeys(islice(filter(None, paths), _MAX_ATTACHMENTS_OF_CASE)):
             if self._next_attachment <= _MAX_ATTACHMENTS:
-                row = self._next_attachment, self._number, case, path[:_MAX_PATH_CHARACTERS]
+                path = path[:_MAX_PATH_CHARACTERS]
+                row = self._next_attachment, self._number, case, path, normalised(path)
                 self._rows["attachments"].append(row)
                 self._next_attachment += 1
 
@@ -195,6 +239,27 @@ class StagedRows:
         self._buffered += len(content)
         if self._buffered > _MAX_BUFFERED_CHARACTERS:
             self.flush()
+
+    def diff(self, diff: Diff) -> None:
+        """Stages the changed lines."""
+        row = diff.base, diff.head, json.dumps(diff.files), json.dumps(diff.paths), diff.problem
+        self._rows["diff"].append(row)
+        self._rows["base_commits"] += enumerate(dict.fromkeys([diff.base, *diff.base_commits] if diff.base else []))
+        self.flush()
+
+    def attach(self, names: Sequence[str]) -> list[str]:
+        """Stages which of the files with these names the reports refer to, once all reports are staged.
+
+        Returns a warning for the files that they refer to and that are not among them.
+        """
+        self.flush()
+        paths = dict[str, str]()
+        for path, place in self._store.execute(_REFERRED):
+            paths.setdefault(place, path)
+        places = owners(paths, names)
+        self._rows["attached"] += places.items()
+        self.flush()
+        return missing(paths, places.values())
 
     def forget_sources(self) -> None:
         """Drops the staged source files."""

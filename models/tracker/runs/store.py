@@ -17,7 +17,6 @@ from models.config.settings import Tracker, TrackerSecurity
 from models.errors import Denied, NotFound, TooLarge, Unauthenticated
 from models.tracker.coverage import patch
 from models.tracker.coverage.file_coverage import unite
-from models.tracker.coverage.patch import Diff
 from models.tracker.failures import clusters
 from models.tracker.files import attachments, sources
 from models.tracker.files.attachment_files import AttachmentFolder, StagedFile
@@ -36,6 +35,8 @@ class Attached:
 
     folder: AttachmentFolder
     files: Sequence[StagedFile]
+    missing: Sequence[str] = ()
+    """Warnings about files that the reports name and that were not uploaded."""
 
 
 @frozen
@@ -62,9 +63,6 @@ class Upload:
     expected_uploads: int | None = None
     complete: bool = False
     reruns: Literal["worst", "last"] = "worst"
-    diff: Diff | None = None
-    paths: Sequence[str] = ()
-    """The files of the repository."""
     codeowners: bytes | None = None
     warnings: Sequence[str] = ()
     """What of its parts was left out."""
@@ -188,7 +186,7 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         if upload.attachments is not None:
             attached = upload.attachments
             more, unused = attachments.add(run, attached.files, attached.folder, settings.attachments, now)
-            warnings = [*warnings, *more]
+            warnings = [*warnings, *attached.missing, *more]
         if ignored := sources.add(run, project, settings.source):
             warnings = [*warnings, ignored]
         verdict = quality_gate.verdict(run, project, settings.quality_gate)
@@ -281,9 +279,10 @@ def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
             _sum_up(superseded)
     if is_new or job is not None:
         _sum_up(run)
-    _measure_patch(run, upload.diff)
+    has_diff = patch.store(run.id)
+    _measure_patch(run, has_diff)
     _complete(run, upload, is_new, is_first)
-    problem = upload.diff.problem if upload.diff else None
+    problem = patch.staged_problem() if has_diff else None
     return [text for text in (*upload.warnings, *_ignored_facts(run, upload), warning, problem) if text]
 
 
@@ -299,11 +298,9 @@ def _ignored_facts(run: Run, upload: Upload) -> list[str]:
     ]
 
 
-def _measure_patch(run: Run, diff: Diff | None) -> None:
+def _measure_patch(run: Run, has_diff: bool) -> None:
     """Stores the coverage of changed lines with the totals of the run, which change with each upload."""
-    if diff is not None:
-        patch.store(run.id, diff)
-    elif run.patch_reason is None and run.patch_covered is None:
+    if not has_diff and run.patch_reason is None and run.patch_covered is None:
         return  # no upload of the run had a diff
     found = patch.coverage([run.id])
     counts = {"patch_covered": found.covered, "patch_missed": found.missed, "patch_unknown": found.unknown}
