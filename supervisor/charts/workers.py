@@ -28,6 +28,7 @@ from models.errors import Unavailable, Unprocessable
 from supervisor.charts.helm.runner import PROCESS_NAME, memory_file
 from supervisor.charts.isolated_child import FROZEN_ARGUMENT, MAX_MEMORY_BYTES, MAX_SECONDS
 from supervisor.children.child import TAG_VARIABLE, Child, Children, Launch
+from supervisor.workers.process import interpreter_environment
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -36,7 +37,6 @@ MAX_C_CALL_BYTES = 5 * 1024**2
 """A larger document is parsed in a child process: the C parser cannot be interrupted and holds the global lock."""
 _POLL_SECONDS = 0.05
 _KILL_WAIT_SECONDS = 20.0
-_INHERITED = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop()); from supervisor.charts.isolated_child import serve; serve()"
 
 
@@ -50,7 +50,7 @@ class Isolation:
     def __init__(self, children: Children, instance: str, environ: Mapping[str, str]) -> None:
         self._children = children
         self._loop = asyncio.get_running_loop()
-        self._environment = {name: environ[name] for name in _INHERITED if name in environ}
+        self._environment = interpreter_environment(environ)
         self._environment[TAG_VARIABLE] = f"{instance}:0:{PROCESS_NAME}"
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

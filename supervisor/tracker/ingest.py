@@ -70,7 +70,7 @@ class Ingest:
         pool: WorkerPool,
     ) -> None:
         """`publish` is called on the loop for each stored upload, after its commit. `pool` reads the uploads."""
-        self._folder = folder
+        self._folder = folder.absolute()  # worker processes have another current folder
         self._settings = settings
         self._clock = clock
         self._publish = publish

@@ -71,8 +71,7 @@ class WorkerProcess:
         self._channel, other = socket.socketpair()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._stderr = os.memfd_create("worker", os.MFD_CLOEXEC)
-        environment = {name: environ[name] for name in _INHERITED if name in environ}
-        environment[TAG_VARIABLE] = f"{instance}:0:{PROCESS_NAME}"
+        environment = interpreter_environment(environ) | {TAG_VARIABLE: f"{instance}:0:{PROCESS_NAME}"}
         launch = Launch(
             _command(), environment, "/", stdin=other.fileno(), stdout=os.devnull, stderr=self._stderr, umask=0o077
         )
@@ -171,18 +170,19 @@ class WorkerProcess:
 
     def _doubt(self, why: str) -> None:
         """Ends a process whose answer cannot come from the product's functions."""
-        log.error("worker process pid %d is ended: %s", self.child.pid, why)
+        log.error("worker process pid %d: %s", self.child.pid, why)
         self.kill()
 
     def _death(self, job: Job[Any], error: BaseException) -> Exception:
         """The problem of a job whose process died or sent garbage."""
         if isinstance(error, protocol.BadMessage):
-            log.error("worker process pid %d was ended: it sent %s", self.child.pid, error)
+            log.error("worker process pid %d: %s", self.child.pid, f"it sent {error}")
             return Failed(f"{job.about} could not be read: their worker process failed")
         exit = self.child.exited.result() if self.child.exited.done() else None
         if exit is not None and exit.signal == signal.SIGXCPU:
             return Unprocessable(f"{job.about} take more than {job.cpu_seconds} s of CPU time to read")
-        log.error("worker process pid %d ended during a job: %s%s", self.child.pid, _cause(exit), self._last_words)
+        why = f"it ended during a job: {_cause(exit)}{self._last_words}"
+        log.error("worker process pid %d: %s", self.child.pid, why)
         return Failed(f"{job.about} could not be read: their worker process ended ({_cause(exit)})")
 
     _last_words = ""
@@ -205,6 +205,14 @@ class WorkerProcess:
 
 def _cause(exit: Exit | None) -> str:
     return "unknown" if exit is None else str(exit)
+
+
+def interpreter_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the interpreter of the server needs to be started once more."""
+    environment = {name: environ[name] for name in _INHERITED if name in environ}
+    if getattr(sys, "frozen", False):
+        environment["LD_LIBRARY_PATH"] = sys._MEIPASS  # type: ignore[attr-defined]  # as packing/launcher.c
+    return environment
 
 
 def _command() -> list[str]:
