@@ -99,6 +99,14 @@ def create_result(project: Project, run: Run, report: Report, name: str, status:
     return made
 
 
+def create_base_commits(run: Run, commits: Sequence[str]) -> None:
+    """The commits that a diff of the run names as its base, newest first."""
+    for place, commit in enumerate(commits):
+        reports.execute_sql(
+            "INSERT INTO base_commit (run_id, place, commit_sha) VALUES (?, ?, ?)", (run.id, place, commit)
+        )
+
+
 def report_of_run(run: Run) -> Report:
     report: Report = Report.get(Report.run == run)
     return report

@@ -20,8 +20,6 @@ from tracker_rows import Report, Suite
 
 from models.config.settings import QualityGate
 from models.errors import NotFound
-from models.tracker.coverage import patch
-from models.tracker.coverage.patch import Diff
 from models.tracker.failures import flaky
 from models.tracker.failures.flaky import Triage
 from models.tracker.gate import commit_gate
@@ -242,7 +240,7 @@ def store(project: Project, run: Upload) -> int:
             if (failed_module, failed_suite) == (module, name):
                 records.create_result(project, made, report, f"c {test}", FAILED, suite_id=suite and suite.id)
     if run.bases:
-        patch.store(made.id, Diff({}, run.bases[0], None, base_commits=run.bases[1:]))
+        records.create_base_commits(made, run.bases)
     return int(made.id)
 
 

@@ -14,8 +14,6 @@ from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 from tracker_rows import Report, Suite
 
 from models.config.settings import QualityGate
-from models.tracker.coverage import patch
-from models.tracker.coverage.patch import Diff
 from models.tracker.failures import flaky
 from models.tracker.failures.flaky import Triage
 from models.tracker.gate import baseline
@@ -296,7 +294,7 @@ def test_runs_of_pull_requests_and_incomplete_runs_are_no_baselines(project: Pro
 def test_a_pull_request_is_compared_with_what_it_was_branched_from(project: Project) -> None:
     runs = [records.create_run(project, commit_sha=commit) for commit in "abcd"]
     run = records.create_run(project, commit_sha="x", branch="feature")
-    patch.store(run.id, Diff({}, "unknown", "x", base_commits=["b", "a"]))
+    records.create_base_commits(run, ["unknown", "b", "a"])
     found = verdict(run, project, GATE).baseline
     assert found == Baseline(runs[1].id, "b", "main", "MERGE_BASE", 2, False, None)
     assert baseline.explained(found, run.id, "main") == (
