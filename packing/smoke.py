@@ -282,7 +282,6 @@ def bare(root: Path, program: str, helm: str | None) -> list[str]:
     shutil.copy2(program, root / "pilothouse")
     put(root, "sleep")
     if helm is not None:
-        put(root, "prlimit")  # helm is run within bounds
         shutil.copy2(helm, root / "bin" / "helm")
     os.mknod(root / "dev" / "null", 0o666 | 0o020000, os.makedev(1, 3))
     mounted = 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'

@@ -15,6 +15,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -304,6 +305,12 @@ def children_of(data: Path, with_helm: bool = False) -> list[int]:
     return [pid for pid, tag in own.items() if with_helm or not tag.endswith(":\x01helm")]
 
 
+def launcher_of(server: int) -> int:
+    """The pid of the process with which a server starts children."""
+    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    return next(int(pid) for pid in children if b"launcher_process" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
 def instance_of(data: Path) -> str | None:
     """The id of the servers on this data directory, the first part of each tag; None before the first start."""
     if not (data / "pilothouse.db").exists():
@@ -391,6 +398,14 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter; `tmp_path` is below one that belongs to the user who runs the tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

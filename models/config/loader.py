@@ -194,13 +194,15 @@ _PROPERTIES = dict(_leaves(Config))
 _VARIABLE_OF = {path: path.upper().replace(".", "_").replace("-", "_") for path in _PROPERTIES}
 
 VARIABLES: frozenset[str] = frozenset(_VARIABLE_OF.values())
-"""Every environment variable that sets a property; children do not inherit them."""
+"""Every environment variable that sets a property."""
+
+PREFIXES = tuple(sorted({f"{variable.partition('_')[0]}_" for variable in VARIABLES}))
+"""How their names begin; children inherit no variable that begins so."""
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """A line for each variable that sets no property, but has almost the name of one that does."""
-    sections = tuple({f"{variable.partition('_')[0]}_" for variable in VARIABLES})
-    unknown = [name for name in environ if name.startswith(sections) and name not in VARIABLES]
+    unknown = [name for name in environ if name.startswith(PREFIXES) and name not in VARIABLES]
     found = ((name, parsers.closest(name, VARIABLES, 0.9)) for name in unknown)
     return [f"{name} in the environment sets no property; did you mean {near}?" for name, near in found if near]
 

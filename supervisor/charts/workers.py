@@ -27,7 +27,8 @@ from models.deadline import Deadline, applied, checkpoint
 from models.errors import Unavailable, Unprocessable
 from supervisor.charts.helm.runner import PROCESS_NAME, memory_file
 from supervisor.charts.isolated_child import FROZEN_ARGUMENT, MAX_MEMORY_BYTES, MAX_SECONDS
-from supervisor.children.child import TAG_VARIABLE, Child, Children, Launch
+from supervisor.children.child import Child, Children, Launch
+from supervisor.children.tags import TAG_VARIABLE
 from supervisor.workers.process import interpreter_environment
 
 Arguments = ParamSpec("Arguments")

@@ -1,8 +1,8 @@
 """Operating-system processes: spawned, watched through a pidfd, signalled as a group. No other module spawns.
 
 `subprocess` is used without `preexec_fn`, `user=` and `group=`, so that it is a vfork: page tables are not copied,
-signals are blocked meanwhile, and a signal sent right after it reaches the child. Limits, niceness and user are set by
-a chain of programs (`prlimit`, `nice`, `setpriv`, command), each of which executes the next in the same process.
+signals are blocked meanwhile, and a signal sent right after it reaches the child. A child with limits, a niceness or
+another user is started by the launcher, a small process that sets them and executes the command.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import contextlib
 import errno
 import logging
 import os
-import re
 import resource
+import secrets
+import select
 import shutil
 import signal
 import stat as stat_module
@@ -23,30 +24,23 @@ from collections.abc import Callable, Iterator, KeysView, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import Factory, define, evolve, frozen
+from attrs import Factory, define, frozen
 
 from models.children import Exit, Limits
 from models.errors import Failed
+from supervisor.children.launcher import Launcher, read_status
+from supervisor.children.launcher_process import script_problem
 from supervisor.children.proc import Identity, adopted_wait_status, boot_id, exit_of, is_running, stat, tracer
+from supervisor.children.tags import PROOF_VARIABLE, TAG_VARIABLE, plain_proof
 from supervisor.scheduling import call_later
 
 log = logging.getLogger("children")
 
-TAG_VARIABLE = "PILOTHOUSE_CHILD"
-"""The variable that tags a child and all that it starts: server id, generation and name, separated by colons."""
-
-FINGERPRINT_VARIABLE = "PILOTHOUSE_SPEC"
-"""The variable that holds `ProcessSpec.launch_fingerprint`."""
-
 _EXIT_SLICE_SECONDS = 0.001
-_CHAIN = ("prlimit", "nice", "setpriv")
-_FIRST_EXEC_POLL_SECONDS, _LAST_EXEC_POLL_SECONDS = 0.0005, 0.1
+_EXEC_MILLISECONDS, _FAILED_EXIT_MILLISECONDS = 50, 50
 _SPARE_DESCRIPTORS = 64
-_CHAIN_ERROR_SECONDS, _MAX_CHAIN_ERROR_BYTES = 5.0, 4096
 _EXIT_CODE_SECONDS, _EXIT_CODE_POLL_SECONDS = 1.0, 0.01
 _TRACED_POLL_SECONDS = 0.1
-_SHEBANG_BYTES = 256
-_BINFMT = Path("/proc/sys/fs/binfmt_misc")
 
 
 @frozen
@@ -64,40 +58,63 @@ class Launch:
     nice: int | None = None
     uid: int | None = None
     gid: int | None = None
+    groups: tuple[int, ...] = ()  # the supplementary groups that go with `gid`
     limits: Limits = Factory(lambda: Limits({}))
     stdin: str | int | None = None
     stdout: str | int | None = None
     stderr: str | int | None = None
     redirect_stderr: bool = False
     private_files: tuple[str, ...] = ()  # log files with mode 0600
+    control_group: str | None = None
+    """The folder of the control group that the child joins before it executes the command."""
 
-    def chain(self) -> list[str]:
-        """The command, preceded by the programs that set limits, niceness and user."""
-        chain: list[str] = []
-        if self.limits:
-            chain += [
-                _tool("prlimit"),
-                *(f"--{name}={soft}:{hard}" for name, (soft, hard) in self.limits.items()),
-                "--",
-            ]
-        if self.nice is not None:
-            increment = self.nice - os.getpriority(os.PRIO_PROCESS, 0)
-            chain += [_tool("nice"), "-n", str(increment), "--"]
-        if self.uid is not None:
-            chain += [_tool("setpriv"), f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups", "--"]
-        elif self.gid is not None:
-            chain += [_tool("setpriv"), f"--regid={self.gid}", "--clear-groups", "--"]
-        return [*chain, *self.argv]
+    @property
+    def needs_launcher(self) -> bool:
+        """Whether something is set that `subprocess` cannot set in a vfork."""
+        is_plain = self.uid is None and self.gid is None and self.nice is None and self.control_group is None
+        return bool(self.limits) or not is_plain
+
+    def request(self) -> tuple[dict[str, Any], list[int]]:
+        """The request to the launcher, and the descriptors that it names. Raises `ValueError` for a NUL."""
+        inherited: list[int] = []
+        return {
+            "argv": [_encoded(word) for word in self.argv],
+            "environment": {_encoded(name, "="): _encoded(text) for name, text in self.environment.items()},
+            "directory": None if self.directory is None else os.fsencode(self.directory),
+            "umask": self.umask,
+            "nice": self.nice,
+            "uid": self.uid,
+            "gid": self.gid,
+            "groups": list(self.groups),
+            "limits": [(name, soft, hard) for name, (soft, hard) in self.limits.items()],
+            "stdin": _file_or_index(self.stdin, inherited),
+            "stdout": _file_or_index(self.stdout, inherited),
+            "stderr": _file_or_index(self.stderr, inherited),
+            "redirect_stderr": self.redirect_stderr,
+            "private_files": [os.fsencode(path) for path in self.private_files],
+            "control_group": self.control_group,
+        }, inherited
 
 
-def _tool(name: str) -> str:
-    """Returns the path of a tool on the server's PATH, which the child's PATH may lack."""
-    return shutil.which(name) or name
+def _encoded(text: str, forbidden: str = "\0") -> bytes:
+    if "\0" in text:
+        raise ValueError("embedded null byte")
+    if forbidden in text:
+        raise ValueError("illegal environment variable name")
+    return os.fsencode(text)
+
+
+def _file_or_index(file: str | int | None, inherited: list[int]) -> bytes | int | None:
+    """A path, or the place of a descriptor among those that are inherited."""
+    if not isinstance(file, int):
+        return None if file is None else os.fsencode(file)
+    inherited.append(file)
+    return len(inherited) - 1
 
 
 @define(eq=False)
 class Child:
-    """A process that this server, or an earlier run of it, started (`popen` is None then).
+    """A process that this server, or an earlier run of it, started (`is_adopted`).
 
     Until it is reaped, its pid and so the id of its group cannot be reused.
     """
@@ -106,18 +123,19 @@ class Child:
     pidfd: int
     popen: subprocess.Popen[bytes] | None
     exited: asyncio.Future[Exit | None]
-    is_chained: bool = False
-    """Whether it was still one of the chain when that was last read."""
+    is_adopted: bool = False
+    is_launching: bool = False
+    """Whether it had not executed its command when that was last read."""
+    launch_problem: OSError | None = None
+    """Why the command could not be executed, where that was known only after the spawn."""
     is_grouped: bool = False
     """Whether it is in its control group, with everything that it has started since."""
+    _status: int | None = None
+    _launched: asyncio.Future[None] | None = None
 
     @property
     def pid(self) -> int:
         return self.identity.pid
-
-    @property
-    def is_adopted(self) -> bool:
-        return self.popen is None
 
     def send(self, number: int) -> None:
         """Sends a signal to its process group, unless it was reaped. Raises `Failed`."""
@@ -140,25 +158,31 @@ class Child:
             raise Failed(f"pid {self.pid} may not be signalled: it has become another user's", "STOP_FAILED") from None
 
     async def executed(self) -> bool:
-        """Waits until the chain has executed the command; returns whether it did before it exited.
+        """Waits until it executes its command, which it usually does at once; returns whether it did."""
+        if self.is_launching and self._status is not None:
+            loop = asyncio.get_running_loop()
+            self._launched = launched = loop.create_future()
+            loop.add_reader(self._status, self.read_launch)
+            await asyncio.wait({launched, self.exited}, return_when=asyncio.FIRST_COMPLETED)
+        return not self.is_launching
 
-        The kernel does not report an exec, so this polls, for a start through a chain only.
-        """
-        interval = _FIRST_EXEC_POLL_SECONDS
-        while self.is_chained and not self.exited.done():
-            self.read_chain()
-            if self.is_chained:
-                await asyncio.sleep(interval)
-                interval = min(interval * 1.1, _LAST_EXEC_POLL_SECONDS)
-        return not self.is_chained
+    def read_launch(self) -> None:
+        """Updates `is_launching` and `launch_problem`."""
+        if self._status is not None:
+            has_executed, self.launch_problem = read_status(self._status)
+            self.is_launching = not has_executed
+            if has_executed or self.launch_problem is not None:
+                self.close_status()
 
-    def read_chain(self) -> None:
-        """Updates `is_chained`. `comm` can be read of a zombie and of another user's process, unlike `exe`."""
-        if self.is_chained:
-            try:
-                self.is_chained = Path(f"/proc/{self.pid}/comm").read_text().rstrip("\n") in _CHAIN
-            except OSError:
-                self.is_chained = False
+    def close_status(self) -> None:
+        """Nothing more is read of how it was launched."""
+        if self._status is not None:
+            if self._launched is not None:
+                asyncio.get_running_loop().remove_reader(self._status)
+            os.close(self._status)
+            self._status = None
+        if self._launched is not None and not self._launched.done():
+            self._launched.set_result(None)
 
 
 class Children:
@@ -167,12 +191,15 @@ class Children:
     Exits are handled in slices of a millisecond, so that five hundred at once do not hold the loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes | None = None) -> None:
+        """`key` proves the tags of children; it is the same for all runs of the server on one store."""
+        self.key = key or secrets.token_bytes(32)
         self._boot_id = boot_id()
         self._watched: dict[int, Child] = {}
         self._ended: deque[tuple[Child, Callable[[Exit | None], None]]] = deque()
         self._is_handling = False
         self._file_limits = raise_file_limit()
+        self.launcher = Launcher(lambda: _file_limit(self._file_limits))
         reset_signals()
 
     @property
@@ -181,14 +208,13 @@ class Children:
         return self._watched.keys()
 
     def spawn(self, launch: Launch) -> Child:
-        """Returns when the command, or the first of its chain, is executing.
+        """Returns when the command is executing; or, after a while, when the launcher is about to execute it.
 
         Raises `OSError` with the file that caused it: the command, the directory or a log file.
         """
-        chain = launch.chain()
-        chained = len(chain) > len(launch.argv)
-        if chained:
-            _must_be_executable(launch)
+        return self._launched(launch) if launch.needs_launcher else self._spawned(launch)
+
+    def _spawned(self, launch: Launch) -> Child:
         with contextlib.ExitStack() as files:
             private = launch.private_files
             stdout = _append(launch.stdout, files, private)
@@ -196,9 +222,8 @@ class Children:
             files.enter_context(_file_limit(self._file_limits))
             popen = _open_process(
                 launch,
-                chain,
                 cwd=launch.directory,
-                env=launch.environment,
+                env=self._with_proof(launch.environment),
                 stdin=_input(launch.stdin, files),
                 stdout=stdout,
                 stderr=stderr,
@@ -206,16 +231,42 @@ class Children:
                 umask=launch.umask,
             )
         try:
-            return self._started(popen, launch, chained)
+            return self._started(popen.pid, popen)
         except BaseException:
             os.killpg(popen.pid, signal.SIGKILL)
             popen.wait()
             raise
 
-    def _started(self, popen: subprocess.Popen[bytes], launch: Launch, chained: bool) -> Child:
-        facts = stat(popen.pid)
-        identity = Identity(popen.pid, facts[3] if facts else 0, self._boot_id)
-        return Child(identity, os.pidfd_open(popen.pid), popen, asyncio.get_running_loop().create_future(), chained)
+    def _with_proof(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        tag = environment.get(TAG_VARIABLE)
+        return (
+            environment if tag is None else {**environment, PROOF_VARIABLE: plain_proof(self.key, self._boot_id, tag)}
+        )
+
+    def _launched(self, launch: Launch) -> Child:
+        request, inherited = launch.request()
+        pid, status = self.launcher.launch({**request, "key": self.key, "boot_id": self._boot_id.encode()}, inherited)
+        try:
+            child = self._started(pid, None, status)
+        except BaseException:
+            os.close(status)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        if _is_readable(status, _EXEC_MILLISECONDS):
+            child.read_launch()
+        if child.launch_problem is not None:
+            child.send_to_main(signal.SIGKILL)
+            if _is_readable(child.pidfd, _FAILED_EXIT_MILLISECONDS):
+                os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG)
+            os.close(child.pidfd)
+            raise child.launch_problem
+        return child
+
+    def _started(self, pid: int, popen: subprocess.Popen[bytes] | None, status: int | None = None) -> Child:
+        facts, exited = stat(pid), asyncio.get_running_loop().create_future()
+        identity = Identity(pid, facts[3] if facts else 0, self._boot_id)
+        return Child(identity, os.pidfd_open(pid), popen, exited, is_launching=status is not None, status=status)
 
     def adopt(self, identity: Identity) -> Child | None:
         """The process of that identity if it is running: same boot, pid and start time, and no zombie."""
@@ -229,7 +280,7 @@ class Children:
         if facts is None or facts[3] != identity.start_ticks or not is_running(identity.pid, facts[0]):
             os.close(pidfd)
             return None
-        return Child(identity, pidfd, None, asyncio.get_running_loop().create_future())
+        return Child(identity, pidfd, None, asyncio.get_running_loop().create_future(), is_adopted=True)
 
     def watch(self, child: Child, on_exit: Callable[[Exit | None], None]) -> None:
         """Calls `on_exit` once, when the child has exited and was reaped."""
@@ -263,6 +314,7 @@ class Children:
     def _finish(self, child: Child, on_exit: Callable[[Exit | None], None], exit: Exit | None) -> None:
         self._watched.pop(child.pid, None)
         os.close(child.pidfd)
+        child.close_status()
         child.exited.set_result(exit)
         on_exit(exit)
 
@@ -282,7 +334,7 @@ class Children:
         call would stop the server for as long."""
         if self._watched.get(child.pid) is not child:
             return  # the server stopped watching meanwhile
-        child.read_chain()
+        child.read_launch()
         try:
             result = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG)
         except ChildProcessError:
@@ -298,30 +350,17 @@ class Children:
             child.popen.returncode = exit.exit_code
         self._finish(child, on_exit, exit)
 
-    async def chain_error(self, launch: Launch) -> str:
-        """What `prlimit`, `nice` or `setpriv` print when they fail: they are run again, with `true` as the command."""
-        stderr = os.memfd_create("stderr", os.MFD_CLOEXEC)
-        try:
-            probe = evolve(launch, argv=[_tool("true")], stdout=os.devnull, stderr=stderr, redirect_stderr=False)
-            child = self.spawn(probe)
-            self.watch(child, lambda _: None)
-            await asyncio.wait({child.exited}, timeout=_CHAIN_ERROR_SECONDS)
-            child.send(signal.SIGKILL)
-            return os.pread(stderr, _MAX_CHAIN_ERROR_BYTES, 0).decode("utf-8", "replace").strip()
-        except OSError as error:
-            return str(error.strerror)
-        finally:
-            os.close(stderr)
-
     def close(self) -> None:
         """Stops watching; the children continue (`on-exit: leave`)."""
         loop = asyncio.get_running_loop()
         for child in self._watched.values():
             loop.remove_reader(child.pidfd)
             os.close(child.pidfd)
+            child.close_status()
             if child.popen is not None:
                 child.popen.returncode = 0
         self._watched.clear()
+        self.launcher.close()
 
 
 def raise_file_limit() -> tuple[int, int]:
@@ -387,10 +426,17 @@ def _append(path: str | int | None, files: contextlib.ExitStack, private: tuple[
     return handle
 
 
-def _open_process(launch: Launch, chain: list[str], **options: Any) -> subprocess.Popen[bytes]:
+def _is_readable(descriptor: int, milliseconds: int) -> bool:
+    """Whether there is something to read, or the other end is closed, within that time."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(milliseconds))
+
+
+def _open_process(launch: Launch, **options: Any) -> subprocess.Popen[bytes]:
     """As `Popen`; the `OSError` for a script names what is wrong with its first line."""
     try:
-        return subprocess.Popen(chain, **options)
+        return subprocess.Popen(launch.argv, **options)
     except OSError as error:
         path = _executable(launch)
         if path is None and error.errno == errno.EACCES and error.filename == launch.argv[0]:
@@ -405,16 +451,6 @@ def _executable(launch: Launch) -> str | None:
     return shutil.which(path, path=launch.environment.get("PATH", os.defpath))
 
 
-def _must_be_executable(launch: Launch) -> None:
-    """Raises the `OSError` that `Popen` would raise for the command itself."""
-    command, path = launch.argv[0], _executable(launch)
-    if path is None:
-        exists = "/" in command and (Path(launch.directory or ".") / command).exists()
-        raise _permission_problem(launch) if exists else FileNotFoundError(2, os.strerror(2), command)
-    if problem := script_problem(path):
-        raise problem
-
-
 def _permission_problem(launch: Launch) -> PermissionError:
     """The error for a command that exists and may not be executed, with the reason where its file shows it."""
     command, reason = launch.argv[0], os.strerror(errno.EACCES)
@@ -425,23 +461,3 @@ def _permission_problem(launch: Launch) -> PermissionError:
         elif not mode & 0o111:
             reason += ": it is not executable (chmod +x)"
     return PermissionError(errno.EACCES, reason, command)
-
-
-def script_problem(path: str) -> OSError | None:
-    """Why the kernel does not execute a file that exists: a script without `#!`, or without its interpreter."""
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 (each start through a chain)
-            line = file.read(_SHEBANG_BYTES).split(b"\n", 1)[0]
-    except OSError:
-        return None
-    if line.startswith(b"#!"):
-        interpreter = os.fsdecode(re.split(rb"[ \t]", line[2:].strip(b" \t"))[0])  # as the kernel splits it
-        if not interpreter or Path(interpreter).exists():
-            return None
-        is_crlf = interpreter.endswith("\r")
-        reason = "its first line ends with CR LF" if is_crlf else f"its interpreter {interpreter} is missing"
-        return FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: {reason}", path)
-    if line.startswith(b"\x7fELF") or len(list(_BINFMT.glob("*"))) > len(("register", "status")):
-        return None
-    reason = "it is no program, and a script needs a first line such as #!/bin/sh"
-    return OSError(errno.ENOEXEC, f"{os.strerror(errno.ENOEXEC)}: {reason}", path)

@@ -18,11 +18,9 @@ from collections.abc import Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from attrs import frozen
-
-from supervisor.children import proc
-from supervisor.children.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Child, Children
-from supervisor.children.proc import Identity, boot_id, is_running, stat, threads
+from supervisor.children.child import Child, Children
+from supervisor.children.proc import is_running, stat, threads
+from supervisor.children.tags import TaggedProcess, all_pids, tagged_processes
 
 log = logging.getLogger("orphans")
 
@@ -35,57 +33,6 @@ _SCAN_INTERVAL_SECONDS = 0.01
 def become_subreaper() -> bool:
     """Makes the server the parent of its children's orphans; returns whether the kernel supports that."""
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
-
-
-@frozen
-class TaggedProcess:
-    """A process that the child of that name and generation started, directly or not, or that child itself."""
-
-    name: str
-    generation: int
-    identity: Identity
-    leads_session: bool
-    """Every child leads its session."""
-    fingerprint: str
-    """`ProcessSpec.launch_fingerprint`; empty where it is missing."""
-
-
-def tagged_process(server_id: str, pid: int) -> TaggedProcess | None:
-    """The tag of a process; `None` if it has none of this server, is a zombie, or may not be read."""
-    try:
-        environment = proc.environment(pid)
-    except OSError:
-        return None
-    variables = environment.split(b"\0")
-    tag = _value(variables, f"{TAG_VARIABLE}={server_id}:")
-    facts = stat(pid)
-    if tag is None or facts is None or not is_running(pid, facts[0]):
-        return None
-    generation, _, name = tag.partition(":")
-    if not generation.isdigit():
-        return None
-    identity = Identity(pid, facts[3], boot_id())
-    fingerprint = _value(variables, f"{FINGERPRINT_VARIABLE}=") or ""
-    return TaggedProcess(name, int(generation), identity, facts[2] == pid, fingerprint)
-
-
-def _value(variables: list[bytes], prefix: str) -> str | None:
-    """The rest of the first variable with this prefix."""
-    start = prefix.encode()
-    variable = next((variable for variable in variables if variable.startswith(start)), None)
-    return None if variable is None else variable[len(start) :].decode("utf-8", "surrogateescape")
-
-
-def tagged_processes(server_id: str, pids: Iterable[int] | None = None) -> list[TaggedProcess]:
-    """Those of `pids`, or of all processes, that have a tag of this server; oldest first."""
-    if pids is None:
-        pids = _all_pids()
-    tagged = [process for pid in pids if (process := tagged_process(server_id, pid))]
-    return sorted(tagged, key=lambda process: (process.identity.start_ticks, process.identity.pid))
-
-
-def _all_pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208 (a hundred times cheaper)
 
 
 def descendants(pid: int, excluded: Set[tuple[int, int]] = frozenset()) -> set[int]:
@@ -262,6 +209,14 @@ class Orphans:
             return set()
         return set(map(int, pids)).difference(self._children.pids)
 
+    def _tagged(self, pids: Iterable[int] | None = None) -> list[TaggedProcess]:
+        """The tagged processes among these, or among all. A fault in reading them must not stop a stop."""
+        try:
+            return tagged_processes(self._server_id, pids, self._children.key)
+        except Exception:
+            log.exception("the tagged processes could not be read")
+            return []
+
     async def _orphans(self) -> list[TaggedProcess]:
         """Returns the server's unwatched children. One scan serves all callers of one iteration of the loop, or soon
         after another scan.
@@ -278,7 +233,7 @@ class Orphans:
         self._scanned_at = asyncio.get_running_loop().time()
         scan, self._scan = self._scan, None
         if scan is not None:
-            scan.set_result(tagged_processes(self._server_id, self._unwatched()))
+            scan.set_result(self._tagged(self._unwatched()))
 
     async def _left_by(self, child: Child, name: str) -> set[int]:
         """Returns what this child, or an earlier one of the process, left running: orphans with its name, and its
@@ -286,7 +241,7 @@ class Orphans:
 
         Orphans of an adopted child are not our children, so all processes are read.
         """
-        tagged = await (asyncio.to_thread(tagged_processes, self._server_id) if child.is_adopted else self._orphans())
+        tagged = await (asyncio.to_thread(self._tagged) if child.is_adopted else self._orphans())
         orphans = {pid for one in tagged if one.name == name and (pid := one.identity.pid) not in self._children.pids}
         return orphans | set(self._cgroups.members(name))
 
@@ -330,8 +285,9 @@ class Orphans:
 
         Children that the server's process had before it started, and theirs, go on.
         """
-        tagged = await asyncio.to_thread(tagged_processes, self._server_id)
-        pids = _living(descendants(os.getpid(), self._earlier_children) | {process.identity.pid for process in tagged})
+        tagged = await asyncio.to_thread(self._tagged)
+        pids = descendants(os.getpid(), self._earlier_children) | {process.identity.pid for process in tagged}
+        pids = _living(pids - {self._children.launcher.pid})
         if pids:
             log.warning("ending processes that are still running: pid %s", ", ".join(map(str, sorted(pids))))
             await end(pids, timeout)
@@ -407,7 +363,7 @@ def _group_lives(group: int) -> bool:
 
 
 def _is_more_than_zombies(group: int) -> bool:
-    for pid in _all_pids():
+    for pid in all_pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) == group and (facts := stat(pid)) and is_running(pid, facts[0]):
                 return True

@@ -79,6 +79,15 @@ def threads(pid: int) -> list[str]:
         return []
 
 
+def real_user(pid: int) -> int:
+    """The real user id of a process. The owner of its folder in /proc is another one where it may not be traced.
+
+    Raises `OSError`, `ValueError`.
+    """
+    line = next(line for line in Path(f"/proc/{pid}/status").read_bytes().split(b"\n") if line.startswith(b"Uid:"))
+    return int(line.split()[1])
+
+
 def tracer(pid: int) -> int:
     """The pid of the debugger that traces a process (ptrace); 0 without one."""
     try:

@@ -10,24 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 
 from attrs import frozen
 
 from models.supervision.process import IDLE, ProcessSpec, Status
 from models.supervision.record import Record
-from supervisor.children import orphans
+from supervisor.children import orphans, tags
 from supervisor.children.child import Child
-from supervisor.children.orphans import TaggedProcess
 from supervisor.children.proc import Identity
+from supervisor.children.tags import TaggedProcess
 from supervisor.processes.fleet import Fleet
-from supervisor.processes.process.context import SupervisionContext, variables_of_files
+from supervisor.processes.process.context import SupervisionContext, user_of, variables_of_files
 from supervisor.processes.process.instance import ProcessInstance
 from supervisor.processes.process.process import Process
 
 log = logging.getLogger("adoption")
 
 _STOP_TIMEOUT_SECONDS = 10.0
+_MAX_REPORTED, _MAX_NAME_CHARACTERS = 20, 100
 
 
 @frozen
@@ -48,7 +50,8 @@ class Leftovers:
 
 async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str, Record]) -> Leftovers:
     """Adopts live children, marks those that ended meanwhile as `unknown`, and resumes restarts that were due."""
-    tagged = await asyncio.to_thread(orphans.tagged_processes, context.server_id)
+    tagged, forged = await asyncio.to_thread(_tagged_processes, context)
+    _report_forged(forged, context)
     removed = [_removed(name, context) for name in records.keys() - {process.name for process in fleet}]
     with_files = [process.spec for process in fleet if process.spec.env_file]
     variables = await asyncio.to_thread(variables_of_files, with_files) if tagged and with_files else {}
@@ -57,7 +60,7 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
     context.period = max((record.period for record in records.values()), default=0)
     for process in (*fleet, *removed):
         record = process.state.record = records.get(process.name, process.record)
-        match = _by_identity(context, record) or _by_tag(context, record, tagged)
+        match = _by_identity(context, record) or _by_tag(context, process.spec, record, tagged)
         if match is not None:
             child, generation = match
             _take_over(process, context, child, generation, variables.get(process.name, {}))
@@ -122,11 +125,36 @@ def _by_identity(context: SupervisionContext, record: Record) -> tuple[Child, in
     return (child, record.generation) if child else None
 
 
-def _by_tag(context: SupervisionContext, record: Record, tagged: list[TaggedProcess]) -> tuple[Child, int] | None:
-    """The oldest session leader with the tag of the intended generation or of a later one."""
+def _tagged_processes(context: SupervisionContext) -> tuple[list[TaggedProcess], list[tuple[int, int, str]]]:
+    """The tagged processes, and pid, user and name of those whose tag does not count."""
+    forged: list[tuple[int, int, str]] = []
+
+    def note(pid: int, uid: int, name: str) -> None:
+        forged.append((pid, uid, name))
+
+    return tags.tagged_processes(context.server_id, key=context.children.key, on_forged=note), forged
+
+
+def _report_forged(forged: list[tuple[int, int, str]], context: SupervisionContext) -> None:
+    """Ignored processes are a notice: somebody may try to have them adopted."""
+    for pid, uid, name in forged[:_MAX_REPORTED]:
+        shown = name.encode("utf-8", "replace").decode()[:_MAX_NAME_CHARACTERS]
+        log.warning("pid %d of user %d has a tag of %s that the server did not give it: ignored", pid, uid, shown)
+    if forged:
+        pids = ", ".join(str(pid) for pid, _, _ in forged[:_MAX_REPORTED])
+        message = f"{len(forged)} processes have a tag that the server did not give them and were ignored: pid {pids}"
+        context.notices.post("process.tag_ignored", None, message, pids=[pid for pid, _, _ in forged[:_MAX_REPORTED]])
+
+
+def _by_tag(
+    context: SupervisionContext, spec: ProcessSpec, record: Record, tagged: list[TaggedProcess]
+) -> tuple[Child, int] | None:
+    """The oldest session leader with the user of the configuration and the intended generation, or a later one."""
+    uid = os.geteuid() if (configured := user_of(spec)) is None else configured
     known = record.generation if record.status in IDLE or record.pid is not None else record.generation - 1
     for process in tagged:
-        if process.leads_session and process.name == record.name and process.generation > known:
+        is_meant = process.name == record.name and process.uid == uid
+        if process.leads_session and is_meant and process.generation > known:
             child = context.children.adopt(process.identity)
             if child is not None:
                 return child, process.generation

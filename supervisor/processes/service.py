@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 from collections.abc import Callable, Mapping
 
 from models.config import loader
@@ -13,6 +14,7 @@ from models.config.settings import Supervisor as Settings
 from models.supervision.events import Entry
 from models.supervision.process import TROUBLE
 from models.supervision.record import Record
+from models.supervision.tables import fact
 from supervisor.children.child import Children
 from supervisor.children.orphans import Cgroups, Orphans, become_subreaper
 from supervisor.clock import Clock
@@ -34,6 +36,7 @@ from supervisor.systemd import VARIABLES
 log = logging.getLogger("server")
 
 _MAX_WAITING_EVENTS = 50_000
+_SECRETS = frozenset({"PILOTHOUSE_TOKEN", "PGPASSWORD", "CREDENTIALS_DIRECTORY"})
 _PAUSE_SECONDS = 0.01
 """Between two parts of a long deletion, so that no request waits for it."""
 
@@ -148,7 +151,9 @@ class Supervision:
 
 
 def _context(clock: Clock, event_writer: EventWriter, notices: Notices, instance: str) -> SupervisionContext:
-    children, cgroups = Children(), Cgroups.open(instance)
+    key = bytes.fromhex(fact("child-key", secrets.token_hex(32)))
+    children, cgroups = Children(key), Cgroups.open(instance)
+    children.launcher.start()
     return SupervisionContext(
         clock=clock,
         event_writer=event_writer,
@@ -164,5 +169,11 @@ def _context(clock: Clock, event_writer: EventWriter, notices: Notices, instance
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of children: the server's, without variables of systemd or that set properties."""
-    return {name: value for name, value in environ.items() if name not in loader.VARIABLES | VARIABLES}
+    """Returns the environment of children: the server's, without its secrets and variables of systemd.
+
+    A variable that begins as those that set properties may be a misspelt one, with a secret.
+    """
+    dropped = VARIABLES | _SECRETS
+    return {
+        name: text for name, text in environ.items() if name not in dropped and not name.startswith(loader.PREFIXES)
+    }

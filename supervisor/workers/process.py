@@ -17,7 +17,8 @@ from attrs import frozen
 
 from models.children import Exit
 from models.errors import Failed, TimedOut, TooLarge, Unavailable, Unprocessable
-from supervisor.children.child import TAG_VARIABLE, Child, Children, Launch
+from supervisor.children.child import Child, Children, Launch
+from supervisor.children.tags import TAG_VARIABLE
 from supervisor.workers import protocol
 from supervisor.workers.confinement import MAX_MEMORY_BYTES
 from supervisor.workers.program import FROZEN_ARGUMENT

@@ -21,7 +21,7 @@ from conftest import Serve, Server, children_of, is_alive, python_command, tags_
 
 from models.supervision.process import Status
 from supervisor.children import proc
-from supervisor.children.child import TAG_VARIABLE
+from supervisor.children.tags import TAG_VARIABLE
 
 SLEEPER = {"command": "sleep 1000"}
 

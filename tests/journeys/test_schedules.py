@@ -16,7 +16,8 @@ import os, signal, sys
 sys.path[:0] = [os.environ["PLACE"], os.environ["PLACE"] + "/tests/faults"]
 import changed_constants
 changed_constants.change_constants({"clock": os.environ["CLOCK"], "supervisor.maintenance.INTERVAL_SECONDS": 0.05})
-from supervisor.children.child import TAG_VARIABLE, Children
+from supervisor.children.tags import TAG_VARIABLE
+from supervisor.children.child import Children
 spawn = Children.spawn
 
 def killed(self, launch):

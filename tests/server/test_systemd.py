@@ -177,3 +177,9 @@ def test_a_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None:
 def test_children_do_not_inherit_the_variables_of_systemd() -> None:
     own = dict.fromkeys(VARIABLES, "x")
     assert inherited({**own, "PATH": "/bin"}) == {"PATH": "/bin"}
+
+
+def test_children_do_not_inherit_secrets_or_misspelt_properties() -> None:
+    secrets = ("PILOTHOUSE_TOKEN", "PGPASSWORD", "CREDENTIALS_DIRECTORY")
+    misspelt = ("SVC_SECURITY_API_KEYS", "TRACKER_SECURITY_ADMIN_PASSWROD", "SERVER_TOKEN", "SUPERVISOR_X")
+    assert inherited({**dict.fromkeys((*secrets, *misspelt), "hunter2"), "SERVICE": "x"}) == {"SERVICE": "x"}

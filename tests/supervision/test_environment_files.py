@@ -18,7 +18,7 @@ from conftest import Server, open_for_writing, wait_for
 from models.config import env_files
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
-from supervisor.children import orphans, proc
+from supervisor.children import proc, tags
 from supervisor.processes import adoption
 
 PROCESSES = "/api/v1/processes"
@@ -114,7 +114,7 @@ def test_the_environment_files_of_adopted_children_are_read_in_a_worker(
         return read(paths, waits)
 
     monkeypatch.setattr(env_files, "read", recording_read)
-    monkeypatch.setattr(orphans, "tagged_processes", lambda _: [Mock()])
+    monkeypatch.setattr(tags, "tagged_processes", lambda *_, **__: [Mock()])
     monkeypatch.setattr(adoption, "_by_identity", lambda *_: (Mock(), 1))
     fleet: Any = [good, bad]
     taken = list[object]()

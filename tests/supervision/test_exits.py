@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -225,18 +224,18 @@ def test_a_command_that_cannot_be_executed_is_failed_to_start_and_reports_why(se
 
 
 @pytest.mark.parametrize("more", [{"limits": {"core": 0}}, {"nice": 5}, {"user": "nobody"}, {"start-seconds": "5s"}])
-def test_command_that_cannot_be_executed_in_a_chain_is_failed_to_start(
-    serve: Serve, tmp_path: Path, more: dict[str, Any]
+def test_command_that_the_launcher_cannot_execute_is_failed_to_start(
+    serve: Serve, open_folder: Path, more: dict[str, Any]
 ) -> None:
     if "user" in more:
         require(ROOT_USER)
-    reasons = folder_of_programs(tmp_path)
+    reasons = folder_of_programs(open_folder)
     names = [name for name in reasons if name not in ("without-shebang", "empty")]
-    server = serve({name: {"command": [str(tmp_path / name)], **more} for name in names})
+    server = serve({name: {"command": [str(open_folder / name)], **more} for name in names})
     for name in names:
         answer = server.do("start", name)
         assert (answer.status, answer.json["code"]) == (500, "START_FAILED"), name
-        assert str(tmp_path / name) in server.info(name)["failedErrorLog"]
+        assert str(open_folder / name) in server.info(name)["failedErrorLog"]
         assert name not in ("not-executable", "directory") or reasons[name] in server.info(name)["failedErrorLog"]
         assert server.new_statuses(name) == ["starting", "failed_to_start"]
 
@@ -250,13 +249,12 @@ def test_command_that_cannot_be_executed_in_a_chain_is_failed_to_start(
     ],
 )
 @pytest.mark.parametrize("more", [{}, {"limits": {"core": 0}}, {"user": "nobody"}], ids=["plain", "limits", "user"])
-def test_a_script_that_cannot_be_executed_has_the_same_reason_with_and_without_a_chain(
-    serve: Serve, tmp_path: Path, content: str, reason: str, more: dict[str, Any]
+def test_a_script_that_cannot_be_executed_has_the_same_reason_with_and_without_the_launcher(
+    serve: Serve, open_folder: Path, content: str, reason: str, more: dict[str, Any]
 ) -> None:
     if "user" in more:
         require(ROOT_USER)
-    tmp_path.chmod(0o755)
-    script = tmp_path / "script"
+    script = open_folder / "script"
     script.write_text(content)
     script.chmod(0o755)
     server = serve({"web": {"command": str(script), **more}})
@@ -266,10 +264,21 @@ def test_a_script_that_cannot_be_executed_has_the_same_reason_with_and_without_a
     assert server.new_statuses("web") == ["starting", "failed_to_start"]
 
 
-def test_error_of_prlimit_is_in_the_failed_error_log(serve: Serve) -> None:
+@pytest.mark.needs(ROOT_USER)
+def test_folder_that_the_user_may_not_enter_is_named(serve: Serve, open_folder: Path) -> None:
+    closed = open_folder / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "program").write_text("#!/bin/sh\n")
+    (closed / "program").chmod(0o755)
+    server = serve({"web": {"command": str(closed / "program"), "user": "nobody"}})
+    assert server.do("start", "web").status == 500
+    assert f"the user of the process may not enter {closed}" in server.info("web")["failedErrorLog"]
+
+
+def test_limit_that_cannot_be_set_is_in_the_failed_error_log(serve: Serve) -> None:
     server = serve({"web": {"command": "sleep 1000", "limits": {"nofile": "999999999999"}}})
     assert server.do("start", "web").status == 500
-    wait_for(lambda: re.search("prlimit: .*NOFILE resource limit", server.info("web")["failedErrorLog"]))
+    assert "the limit nofile cannot be set to 999999999999:999999999999" in server.info("web")["failedErrorLog"]
 
 
 def test_a_limit_of_memory_may_be_written_as_a_size(serve: Serve) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Answer, Server, instance_of, is_alive, wait_for
+from conftest import Answer, Server, is_alive, wait_for
 from requirements import ROOT_USER
 
+from supervisor.children.proc import environment
 from supervisor.processes.process.notify import MAX_STATUS_BYTES, Notification, address, parsed
 
 CLIENT = """
@@ -69,6 +71,7 @@ def test_a_message_is_parsed(message: bytes, parts: dict[str, Any]) -> None:
 PROCESSES: dict[str, dict[str, Any]] = {
     "shell": {"command": ["sh", "-c", "systemd-notify --ready --status='all is well'; exec sleep 1000"]},
     "gated": {"command": client("wait('gate'); send('STATUS=open\\nREADY=1'); time.sleep(1000)")},
+    "squatted": {"command": client("send('READY=1'); time.sleep(1000)")},
     "silent": {"command": "sleep 1000", "ready-timeout": "100ms"},
     "extended": {
         "command": client("send('EXTEND_TIMEOUT_USEC=60000000'); wait('late'); send('READY=1'); time.sleep(1000)"),
@@ -206,7 +209,7 @@ def test_messages_beyond_a_hundred_a_second_wait_and_descriptors_are_closed(serv
     assert (answers[0].status, details(server, "flood")["statusText"]) == (200, "149")
     own = server.folder / "passed"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one, own.open("w") as file:
-        one.connect("\0" + address(instance_of(server.data) or "", "flood")[1:])
+        one.connect("\0" + socket_of(server, "flood")[1:])
         for _ in range(5):
             socket.send_fds(one, [b"FDSTORE=1"], [file.fileno()] * 3)
         one.send(b"STATUS=" + b"x" * 5000)
@@ -215,6 +218,37 @@ def test_messages_beyond_a_hundred_a_second_wait_and_descriptors_are_closed(serv
     for descriptor in Path(f"/proc/{server.pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # a connection that has just been closed
             assert os.readlink(descriptor) != str(own)
+
+
+def socket_of(server: Server, name: str) -> str:
+    variables = environment(server.info(name)["pid"]).split(b"\0")
+    return next(one.partition(b"=")[2].decode() for one in variables if one.startswith(b"NOTIFY_SOCKET="))
+
+
+def test_each_start_has_a_socket_with_another_name(server: Server) -> None:
+    """Nobody can bind it before: the name is not known before the start."""
+    names = set()
+    for _ in range(2):
+        assert server.do("start", "shell").status == 200
+        names.add(socket_of(server, "shell"))
+        assert server.do("stop", "shell").status == 200
+    assert len(names) == 2
+    assert address(b"k" * 32, "shell", 1) not in names
+
+
+def test_a_socket_in_use_is_named(server: Server) -> None:
+    key = bytes.fromhex(key_of(server))
+    name = address(key, "squatted", 1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as squatter:
+        squatter.bind("\0" + name[1:])
+        assert server.do("start", "squatted").status == 500
+        assert f"Address already in use (notification socket {name})" in server.info("squatted")["failedErrorLog"]
+        assert server.do("start", "squatted").status == 200  # the next start has another name
+
+
+def key_of(server: Server) -> str:
+    with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db")) as store:
+        return str(store.execute("SELECT value FROM house WHERE key = 'child-key'").fetchone()[0])
 
 
 def test_a_missed_watchdog_aborts_the_process_and_its_policy_restarts_it(server: Server) -> None:

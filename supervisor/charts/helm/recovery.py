@@ -24,8 +24,8 @@ from supervisor.charts.helm.runner import PROCESS_NAME
 from supervisor.charts.kube.config import Place
 from supervisor.charts.kube.releases import Native
 from supervisor.charts.release_reads import Clusters
-from supervisor.children.orphans import tagged_processes
 from supervisor.children.proc import boot_id, is_running, stat
+from supervisor.children.tags import tagged_processes
 from supervisor.clock import Clock
 
 log = logging.getLogger("charts")

@@ -18,7 +18,8 @@ from models.config.settings import Helm as Settings
 from models.errors import Conflict, Throttled, Unavailable
 from supervisor.charts.helm.runner import PROCESS_NAME, Bounds, Output, Runner
 from supervisor.charts.kube.config import Stamp, stamp
-from supervisor.children.child import TAG_VARIABLE, Children
+from supervisor.children.child import Children
+from supervisor.children.tags import TAG_VARIABLE
 
 log = logging.getLogger("charts")
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from models.children import Exit
 from models.supervision.process import Status
-from models.supervision.record import Record
 from supervisor.processes.process.attempts import next_request
 from supervisor.processes.process.context import SupervisionContext
 from supervisor.processes.process.hooks import Hooks
@@ -57,12 +55,3 @@ class Cleanup:
             reason = "it exited while processes that it had started were running, and these were ended:"
             log.warning("%s: %s it must run in the foreground", record.name, reason)
             self._state.add_to_failed_log(record, f"{reason} configure it to run in the foreground")
-
-    def add_chain_error(self, instance: ProcessInstance, exit: Exit) -> None:
-        """The programs of the chain write to the standard error of the server: what they print is added later."""
-        self._tasks.start(self._add_chain_error(instance, exit, self._state.record))
-
-    async def _add_chain_error(self, instance: ProcessInstance, exit: Exit, record: Record) -> None:
-        if reason := await instance.chain_error(exit):
-            log.error("%s: %s", record.name, reason)
-            self._state.add_to_failed_log(record, reason)

@@ -8,7 +8,6 @@ import grp
 import logging
 import os
 import pwd
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 
 from attrs import Factory, define
@@ -17,8 +16,9 @@ from models.config import env_files
 from models.errors import Invalid
 from models.supervision.process import LogMode, ProcessSpec
 from models.supervision.record import Record
-from supervisor.children.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
+from supervisor.children.child import Children, Launch
 from supervisor.children.orphans import Cgroups, Orphans
+from supervisor.children.tags import FINGERPRINT_VARIABLE, TAG_VARIABLE
 from supervisor.clock import Clock
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.logs.files import LogFile
@@ -29,6 +29,8 @@ from supervisor.processes.run_recorder import RunRecorder
 from supervisor.scheduling import YieldingLock
 
 log = logging.getLogger("supervision")
+
+_NO_USER = 65534
 
 
 @define
@@ -69,23 +71,28 @@ class SupervisionContext:
         return self._launch(spec, generation, variables)
 
     def adopted_launch(self, spec: ProcessSpec, generation: int, variables: Mapping[str, str] | None) -> Launch:
-        """As it would be launched now, for its probes; without its user and directory where those are gone.
+        """As it would be launched now, for its probes; without its directory and files where those are gone.
+
+        Never with more rights than its user has: the user can remove the directory.
 
         `variables` are those of its environment files, `None` if unreadable.
         """
         with contextlib.suppress(Invalid):
             if variables is not None:
                 return self._launch(spec, generation, variables)
-        return Launch(spec.argv, {**self.environment, TAG_VARIABLE: self.tag(spec.name, generation)})
+        environment = {**self.environment, TAG_VARIABLE: self.tag(spec.name, generation)}
+        try:
+            uid, gid, groups, account = _account(spec)
+        except Invalid:
+            uid, gid, groups, account = _NO_USER, _NO_USER, (), {}
+        return Launch(spec.argv, {**environment, **account}, uid=uid, gid=gid, groups=groups)
 
     def _launch(self, spec: ProcessSpec, generation: int, variables: Mapping[str, str]) -> Launch:
         if spec.directory is not None and not os.path.isdir(spec.directory):  # noqa: PTH112 (Path's own raises EACCES)
             raise _invalid(spec, f"there is no directory {spec.directory}")
-        uid, gid, account = _account(spec)
-        if spec.limits and shutil.which("prlimit") is None:
-            raise _invalid(spec, "limits need the program prlimit (util-linux)")
+        uid, gid, groups, account = _account(spec)
         tags = {TAG_VARIABLE: self.tag(spec.name, generation), FINGERPRINT_VARIABLE: spec.launch_fingerprint}
-        server_variables = {**notify.variables(self.server_id, spec), **tags}
+        server_variables = {**notify.variables(self.children.key, spec, generation), **tags}
         environment = {**self.environment, **account, **variables, **spec.environment, **server_variables}
         nowhere = os.devnull if spec.log is LogMode.NONE else None
         return Launch(
@@ -96,6 +103,7 @@ class SupervisionContext:
             nice=spec.nice,
             uid=uid,
             gid=gid,
+            groups=groups,
             limits=spec.limits,
             stdin=spec.stdin,
             stdout=spec.stdout_logfile or nowhere,
@@ -131,10 +139,10 @@ def _invalid(spec: ProcessSpec, reason: str) -> Invalid:
     return Invalid(f"process {spec.name} cannot be run: {reason}", "INVALID_PROCESS_CONFIGURATION")
 
 
-def _account(spec: ProcessSpec) -> tuple[int | None, int | None, dict[str, str]]:
-    """User and group id to run as (None: those of the server), and the variables that go with the user."""
+def _account(spec: ProcessSpec) -> tuple[int | None, int | None, tuple[int, ...], dict[str, str]]:
+    """User and group id to run as (None: those of the server), the user's other groups, and the user's variables."""
     if spec.user is None and spec.group is None:
-        return None, None, {}
+        return None, None, (), {}
     try:
         user = _passwd(spec.user) if spec.user is not None else None
         group = _group_id(spec.group) if spec.group is not None else user.pw_gid if user else None
@@ -142,14 +150,20 @@ def _account(spec: ProcessSpec) -> tuple[int | None, int | None, dict[str, str]]
         missing = f"user {spec.user}" if spec.user and not _has_user(spec.user) else f"group {spec.group}"
         raise _invalid(spec, f"there is no {missing}") from None
     if (user is None or user.pw_uid == os.geteuid()) and group == os.getegid():
-        return None, None, {}
+        return None, None, (), {}
     if os.geteuid() != 0:
         raise _invalid(spec, "running as another user or group needs pilothouse to run as root")
-    if shutil.which("setpriv") is None:
-        raise _invalid(spec, "running as another user or group needs the program setpriv (util-linux)")
-    if user is None:
-        return None, group, {}
-    return user.pw_uid, group, {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+    if user is None or group is None:
+        return None, group, (), {}
+    groups = tuple(os.getgrouplist(user.pw_name, group))
+    return user.pw_uid, group, groups, {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+
+
+def user_of(spec: ProcessSpec) -> int | None:
+    """The user id that a process runs as; `None` for that of the server, or where there is no such user."""
+    with contextlib.suppress(KeyError):
+        return None if spec.user is None else _passwd(spec.user).pw_uid
+    return None
 
 
 def _passwd(user: str) -> pwd.struct_passwd:

@@ -17,7 +17,8 @@ from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from models.config.redaction import shown_address, shown_words
 from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, TcpProbe
-from supervisor.children.child import TAG_VARIABLE, Children, Launch
+from supervisor.children.child import Children, Launch
+from supervisor.children.tags import TAG_VARIABLE
 from supervisor.clock import Clock
 from supervisor.scheduling import retrieve_exception
 
@@ -169,5 +170,5 @@ def _probe_launch(probe: ExecProbe, launch: Launch) -> Launch:
     environment = {**launch.environment, TAG_VARIABLE: f"{server_id}:0:{name}"}
     return Launch(
         list(probe.command), environment, launch.directory, uid=launch.uid, gid=launch.gid,
-        stdout=os.devnull, redirect_stderr=True,
+        groups=launch.groups, stdout=os.devnull, redirect_stderr=True,
     )  # fmt: skip

@@ -18,8 +18,9 @@ from models.config.redaction import shown_words
 from models.errors import Invalid
 from models.supervision.process import ProcessSpec, When
 from supervisor.children import orphans
-from supervisor.children.child import TAG_VARIABLE, Child, Launch
+from supervisor.children.child import Child, Launch
 from supervisor.children.orphans import ProcessTree
+from supervisor.children.tags import TAG_VARIABLE
 from supervisor.processes.process.attempts import Phase, StartAttempt, next_request
 from supervisor.processes.process.context import SupervisionContext
 from supervisor.processes.process.instance import ProcessInstance

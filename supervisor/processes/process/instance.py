@@ -20,7 +20,7 @@ from supervisor.children.orphans import ProcessTree
 from supervisor.children.proc import ticks_per_second, tracer
 from supervisor.processes.logs.files import tail
 from supervisor.processes.process.context import SupervisionContext
-from supervisor.processes.process.notify import Notification, NotifySocket
+from supervisor.processes.process.notify import SOCKET_VARIABLE, Notification, NotifySocket, adopted_address
 from supervisor.scheduling import BackgroundTasks
 
 log = logging.getLogger("supervision")
@@ -91,7 +91,7 @@ class ProcessInstance:
         self._context = context
         self._listener = listener
         self._notifications = notifications
-        keeps_launch = spec.health_check is not None or child.is_chained or spec.has_hooks
+        keeps_launch = spec.health_check is not None or spec.has_hooks
         self.launch = launch if keeps_launch else None  # each is kilobytes of environment
         self._max_memory, self._max_runtime = spec.max_memory, spec.max_runtime
         self._rounds_above_memory = 0
@@ -104,11 +104,11 @@ class ProcessInstance:
     def spawn(
         cls, context: SupervisionContext, listener: Listener, spec: ProcessSpec, launch: Launch
     ) -> ProcessInstance:
-        """Starts the command, or the first program of its chain. Raises `SpawnFailed`."""
+        """Starts the command. Raises `SpawnFailed`."""
         notifications: NotifySocket | None = None
         try:
             if spec.notifies:
-                notifications = NotifySocket(context.server_id, spec.name, launch.uid)
+                notifications = NotifySocket(launch.environment[SOCKET_VARIABLE], spec.name, launch.uid)
             child = context.children.spawn(launch)
         except (OSError, ValueError) as error:
             if notifications is not None:
@@ -122,9 +122,10 @@ class ProcessInstance:
     ) -> ProcessInstance:
         """The instance of a child that an earlier run of the server started; it is not watched yet."""
         notifications: NotifySocket | None = None
-        if spec.notifies:
+        address = adopted_address(child.pid) or launch.environment.get(SOCKET_VARIABLE)
+        if spec.notifies and address is not None:
             try:
-                notifications = NotifySocket(context.server_id, spec.name, launch.uid)
+                notifications = NotifySocket(address, spec.name, launch.uid)
             except OSError as error:
                 log.error("%s: its socket for notifications cannot be bound: %s", spec.name, error.strerror)
         since = child.identity.start_ticks / ticks_per_second()
@@ -155,7 +156,7 @@ class ProcessInstance:
 
     def follow_start(self) -> None:
         """Reports `on_running` once it has started: at once, after `start-seconds`, or when it sends READY=1."""
-        self._tasks.start(self._follow_chain()) if self.child.is_chained else self._on_executing()
+        self._tasks.start(self._follow_launch()) if self.child.is_launching else self._on_executing()
 
     def resume(self) -> None:
         """It was adopted and is up: begins its watchdog and its health check."""
@@ -184,7 +185,7 @@ class ProcessInstance:
 
     # Its start
 
-    async def _follow_chain(self) -> None:
+    async def _follow_launch(self) -> None:
         if await self.child.executed():
             self._on_executing()
 
@@ -356,21 +357,17 @@ class ProcessInstance:
         return not must_wait and not self._was_not_executed(exit)
 
     def _was_not_executed(self, exit: Exit) -> bool:
-        """Whether the chain (`prlimit`, `setpriv`) failed before it executed the command."""
-        return self.child.is_chained and exit.exit_code != 0
-
-    async def chain_error(self, exit: Exit) -> str:
-        """Why the chain failed, where its standard error is not in a file; else empty."""
-        if self.launch is None or self.spec.stderr_file or not self._was_not_executed(exit):
-            return ""
-        return await self._context.children.chain_error(self.launch)
+        """Whether it ended before it executed the command."""
+        return self.child.is_launching and exit.exit_code != 0
 
     def start_failure(self, exit: Exit) -> str:
         """Why it failed to start: how it ended, and the end of its standard error where that is a file of its own."""
         missed = "it sent READY=1" if self.spec.type is Kind.NOTIFY else f"it had run for {self.spec.start_seconds:g} s"
         reason = self.start_problem or f"it ended with {exit} before {missed}"
         if self._was_not_executed(exit):
+            problem = self.child.launch_problem
             reason = f"{' '.join(shown_words(self.spec.argv))!r} could not be executed ({exit})"
+            reason += "" if problem is None else f": {problem.strerror}"
         file = Path(self.spec.stderr_file or "")
         try:
             text = tail(file, 100, _MAX_STDERR_BYTES)[0] if file.is_file() else b""  # /dev/stderr cannot be read again

@@ -1,15 +1,18 @@
 """Notifications of processes (sd_notify(3)): readiness, status text and watchdog, over one socket for each process.
 
-The abstract socket is named by a hash, so that the next run of the server binds the same name after a kill -9.
+The abstract socket of each instance has a name that nobody can guess, so that no other program binds it before. It is
+made with the key of the store, so that the next run of the server binds the same name after a kill -9.
 """
 
 from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
+import re
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterator
 from attrs import frozen
 
 from models.supervision.process import ProcessSpec
+from supervisor.children.proc import environment
 
 log = logging.getLogger("notify")
 
@@ -24,6 +28,7 @@ SOCKET_VARIABLE, WATCHDOG_VARIABLE = "NOTIFY_SOCKET", "WATCHDOG_USEC"
 MAX_MESSAGE_BYTES, MAX_STATUS_BYTES, MAX_EXTENSION_SECONDS = 4096, 1024, 3600.0
 _MAX_MESSAGES_PER_SECOND = 100
 _MAX_DESCRIPTORS = 253  # of one message, by the kernel
+_ADDRESS = re.compile(rb"@pilothouse-[0-9a-f]{32}")
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -52,25 +57,35 @@ def parsed(message: bytes) -> Notification:
     )
 
 
-def address(server_id: str, name: str) -> str:
-    """The abstract address of a process's socket, with `@` for the NUL."""
-    digest = hashlib.sha256(f"{server_id}:{name}".encode("utf-8", "surrogatepass")).hexdigest()
-    return f"@pilothouse-{digest[:32]}"
+def address(key: bytes, name: str, generation: int) -> str:
+    """The abstract address of the socket of an instance, with `@` for the NUL."""
+    text = f"notify:{generation}:{name}".encode("utf-8", "surrogatepass")
+    return f"@pilothouse-{hashlib.blake2b(text, key=key, digest_size=16).hexdigest()}"
 
 
-def variables(server_id: str, spec: ProcessSpec) -> dict[str, str]:
+def adopted_address(pid: int) -> str | None:
+    """The address that a running process was started with, which an earlier version may have named otherwise."""
+    with contextlib.suppress(OSError):
+        for variable in environment(pid).split(b"\0"):
+            name, _, text = variable.partition(b"=")
+            if name == SOCKET_VARIABLE.encode() and _ADDRESS.fullmatch(text):
+                return text.decode()
+    return None
+
+
+def variables(key: bytes, spec: ProcessSpec, generation: int) -> dict[str, str]:
     """Returns the environment variables for notifications."""
     if not spec.notifies:
         return {}
-    given = {SOCKET_VARIABLE: address(server_id, spec.name)}
+    given = {SOCKET_VARIABLE: address(key, spec.name, generation)}
     return given if spec.watchdog is None else {**given, WATCHDOG_VARIABLE: str(int(spec.watchdog * 1_000_000))}
 
 
 class NotifySocket:
     """The socket of one process instance: messages of the process's user and of root are passed on."""
 
-    def __init__(self, server_id: str, name: str, uid: int | None) -> None:
-        """`uid` is the process's; None means that of the server. Raises `OSError` where the address is in use."""
+    def __init__(self, address: str, name: str, uid: int | None) -> None:
+        """`uid` is the process's; None means that of the server. Raises `OSError` with the address if it is in use."""
         self._name = name
         self._uids = {0, os.geteuid() if uid is None else uid}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -80,10 +95,10 @@ class NotifySocket:
         self._is_reported = False
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            self._socket.bind("\0" + address(server_id, name)[1:])
-        except OSError:
+            self._socket.bind("\0" + address[1:])
+        except OSError as error:
             self._socket.close()
-            raise
+            raise OSError(error.errno, error.strerror, f"notification socket {address}") from None
 
     def listen(self, on_message: Callable[[Notification], None]) -> None:
         """Calls `on_message` for each message that counts."""

@@ -438,7 +438,6 @@ class Process:
         if self.status is Status.STARTING and exit is not None:
             if not instance.did_start(exit):
                 self._fail_to_start(instance.start_failure(exit), **facts)
-                self._cleanup.add_chain_error(instance, exit)
                 return
             self._mark_running()
         ended = status_after_exit(exit, instance.spec.success_exit_codes)

@@ -1,0 +1,291 @@
+"""The program of the launcher, a small process that starts the server's children. It imports nothing of the server.
+
+Its environment is clean and its memory holds nothing of the server. For each request it clones itself (`CLONE_PARENT`:
+the new process is a child of the server). The clone reads the request, opens files, sets limits, niceness, user and
+group, and executes the command. So no program runs as root with a variable of the child, and no credential or argument
+of one child is ever in the memory of another.
+"""
+
+from __future__ import annotations
+
+import _blake2
+import _socket
+import array
+import ctypes
+import gc
+import marshal
+import os
+import resource
+import signal
+import stat
+import struct
+import sys
+from typing import Any
+
+FROZEN_ARGUMENT = "--launcher"
+"""The packed program has no interpreter that could be given code; with this argument it is the launcher."""
+TAG_VARIABLE, PROOF_VARIABLE = b"PILOTHOUSE_CHILD", b"PILOTHOUSE_CHILD_PROOF"
+REPLY = struct.Struct("i")
+"""The pid of the clone, or a negative errno."""
+MAX_DESCRIPTORS = 8
+
+_CLONE_PARENT = 0x8000
+_CLONE_NUMBERS = {"x86_64": 56, "i686": 120, "armv7l": 120, "aarch64": 220, "riscv64": 220, "ppc64le": 120}
+_SHEBANG_BYTES = 256
+_BINFMT = "/proc/sys/fs/binfmt_misc"
+_LIMITS = {"locks": 10} | {
+    name.removeprefix("RLIMIT_").lower(): number for name, number in vars(resource).items() if name.startswith("RLIMIT")
+}
+
+
+def serve(descriptor: int) -> None:
+    """Answers requests until the server has closed its end of the socket."""
+    os.set_inheritable(descriptor, False)
+    requests = _socket.socket(fileno=descriptor)
+    _prepare_signals()
+    clone, space = _cloner(), _socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
+    gc.disable()
+    gc.freeze()
+    while True:
+        message, parts, _, _ = requests.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
+        if not message:
+            return
+        given = array.array("i")
+        for _, _, data in parts:
+            given.frombytes(data)
+        pid = clone()
+        if pid == 0:
+            _run(requests, list(given))
+        for each in given:
+            os.close(each)
+        requests.send(REPLY.pack(pid))
+
+
+def _prepare_signals() -> None:
+    """Blocks all signals, for the clones too: one that is sent to a child is delivered when it executes its command.
+
+    No signal has a handler, because a handler would take it before that.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _cloner() -> Any:
+    """A function that forks a process with the same parent; it returns as fork does, or a negative errno."""
+    number = _CLONE_NUMBERS[os.uname().machine]
+    syscall = ctypes.PyDLL(None, use_errno=True).syscall
+    arguments = [ctypes.c_long(value) for value in (number, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)]
+
+    def clone() -> int:
+        pid = int(syscall(*arguments))
+        return pid if pid >= 0 else -ctypes.get_errno()
+
+    return clone
+
+
+def _run(requests: _socket.socket, given: list[int]) -> None:
+    """The clone: executes the command, or writes why it could not to the second descriptor and ends."""
+    status = given[1]
+    try:
+        requests.close()
+        with open(given[0], "rb") as file:
+            request = marshal.load(file)
+        _execute(request, given[2:])
+    except BaseException as error:
+        reason = str(error)
+        code, name = None, None
+        if isinstance(error, OSError):
+            code, reason, name = error.errno, error.strerror or reason, error.filename
+        os.write(status, marshal.dumps((code, reason, os.fsdecode(name) if isinstance(name, bytes) else name)))
+    finally:
+        os._exit(127)
+
+
+def _execute(request: dict[str, Any], given: list[int]) -> None:
+    """Becomes the command. Raises `OSError`, `ValueError`."""
+    os.setsid()
+    if request["control_group"]:
+        with open(request["control_group"] + "/cgroup.procs", "wb", buffering=0) as group:
+            group.write(b"0")
+    if tag := request["environment"].get(TAG_VARIABLE):
+        pid, ticks = os.getpid(), _start_ticks()
+        request["environment"][PROOF_VARIABLE] = proof(request["key"], request["boot_id"], tag, pid, ticks)
+    _open_files(request, given)
+    if request["directory"] is not None:
+        _change_directory(request["directory"])
+    if request["umask"] >= 0:
+        os.umask(request["umask"])
+    if request["nice"] is not None:
+        _set_niceness(request["nice"])
+    for name, soft, hard in request["limits"]:
+        _set_limit(name, soft, hard)
+    if request["gid"] is not None:
+        os.setgroups(request["groups"])
+        os.setresgid(request["gid"], request["gid"], request["gid"])
+    if request["uid"] is not None:
+        os.setresuid(request["uid"], request["uid"], request["uid"])
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _execute_command(request["argv"], request["environment"])
+
+
+def proof(key: bytes, boot: bytes, tag: bytes, pid: int, ticks: int) -> bytes:
+    """What proves that the server gave this tag to the process with that pid and start; see `tags.py`."""
+    place = b"%d:%d" % (pid, ticks)
+    return (
+        place
+        + b":"
+        + _blake2.blake2b(b"%s:%s:%s" % (boot, place, tag), key=key, digest_size=16).digest().hex().encode()
+    )
+
+
+def _start_ticks() -> int:
+    with open("/proc/self/stat", "rb", buffering=0) as file:
+        text = file.read(4096)
+    return int(text[text.rindex(b")") + 2 :].split()[19])
+
+
+def _change_directory(path: bytes) -> None:
+    try:
+        os.chdir(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _set_niceness(value: int) -> None:
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, value)
+    except PermissionError as error:
+        raise OSError(error.errno, f"nice {value} may not be set") from None
+
+
+def _set_limit(name: str, soft: str, hard: str) -> None:
+    numbers = [resource.RLIM_INFINITY if each == "unlimited" else int(each) for each in (soft, hard)]
+    try:
+        resource.setrlimit(_LIMITS[name], (numbers[0], numbers[1]))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not permitted"
+        raise ValueError(f"the limit {name} cannot be set to {soft}:{hard}: {reason}") from None
+
+
+def _open_files(request: dict[str, Any], given: list[int]) -> None:
+    """Makes standard input, output and error of files or given descriptors."""
+    private = request["private_files"]
+    opened = [
+        _input(request["stdin"], given),
+        _append(request["stdout"], given, private),
+        None if request["redirect_stderr"] else _append(request["stderr"], given, private),
+    ]
+    for number, descriptor in enumerate(opened):
+        if descriptor is not None:
+            os.dup2(descriptor, number)
+    if request["redirect_stderr"]:
+        os.dup2(1, 2)
+
+
+def _input(path: bytes | int | None, given: list[int]) -> int:
+    """Opens what the child reads from. A FIFO is opened for writing too, so that it never ends."""
+    if isinstance(path, int):
+        return given[path]
+    if path is None:
+        return os.open(os.devnull, os.O_RDONLY)
+    is_fifo = stat.S_ISFIFO(os.stat(path).st_mode)
+    return os.open(path, (os.O_RDWR if is_fifo else os.O_RDONLY) | os.O_NOCTTY)
+
+
+def _append(path: bytes | int | None, given: list[int], private: list[bytes]) -> int | None:
+    """Opens a log file for append and creates its folder."""
+    if path is None:
+        return None
+    if isinstance(path, int):
+        return given[path]
+    os.makedirs(os.path.dirname(path) or b".", exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK
+    if not path.startswith(b"/dev/"):
+        flags |= os.O_NOFOLLOW  # the owner of the folder could redirect the writes
+    handle = os.open(path, flags, 0o600 if path in private else 0o640)  # a pipe without a reader fails at once
+    os.set_blocking(handle, True)
+    return handle
+
+
+# Execution
+
+
+def _execute_command(argv: list[bytes], environment: dict[bytes, bytes]) -> None:
+    """Executes the first file of that name on the child's PATH. Raises the `OSError` that says most."""
+    command, found = argv[0], None
+    problem: OSError = FileNotFoundError(2, os.strerror(2))
+    for path in _candidates(command, environment):
+        try:
+            os.execve(path, argv, environment)
+        except (FileNotFoundError, NotADirectoryError):
+            if not os.path.exists(path):
+                continue
+            found, problem = path, FileNotFoundError(2, os.strerror(2))
+            break
+        except OSError as error:
+            if found is None:
+                found, problem = path, error
+    raise _explained(problem, command, found)
+
+
+def _candidates(command: bytes, environment: dict[bytes, bytes]) -> list[bytes]:
+    if b"/" in command:
+        return [command]
+    folders = environment.get(b"PATH", os.fsencode(os.defpath)).split(b":")
+    return [os.path.join(folder, command) for folder in folders]
+
+
+def _explained(problem: OSError, command: bytes, path: bytes | None) -> OSError:
+    """The error for a command, with the reason where its file shows it. A file that others own is never waited for."""
+    if path is not None and isinstance(problem, PermissionError):
+        return PermissionError(problem.errno, os.strerror(13) + _why_not_permitted(path), command)
+    if path is not None and problem.errno in (2, 8) and (found := script_problem(path)):
+        return found
+    return OSError(problem.errno, problem.strerror, command)
+
+
+def _why_not_permitted(path: bytes) -> str:
+    folders = path.split(b"/")[:-1]
+    for number in range(1, len(folders) + 1):
+        folder = b"/".join(folders[:number]) or b"/"
+        if not os.access(folder, os.X_OK):
+            return f": the user of the process may not enter {os.fsdecode(folder)}"
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        return ": it is a directory"
+    return "" if mode & 0o111 else ": it is not executable (chmod +x)"
+
+
+def script_problem(path: bytes | str) -> OSError | None:
+    """Why the kernel does not execute a file that exists: a script without `#!`, or without its interpreter."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            line = os.read(handle, _SHEBANG_BYTES).split(b"\n", 1)[0]
+        finally:
+            os.close(handle)
+    except OSError:
+        return None
+    if line.startswith(b"#!"):
+        interpreter = line[2:].strip(b" \t").replace(b"\t", b" ").split(b" ")[0]  # as the kernel splits it
+        if not interpreter or os.path.exists(interpreter):
+            return None
+        is_crlf = interpreter.endswith(b"\r")
+        reason = "its first line ends with CR LF" if is_crlf else "its interpreter %s is missing"
+        return FileNotFoundError(2, f"{os.strerror(2)}: {reason.replace('%s', os.fsdecode(interpreter))}", path)
+    if line.startswith(b"\x7fELF") or (
+        os.path.isdir(_BINFMT) and len(os.listdir(_BINFMT)) > len(("register", "status"))
+    ):
+        return None
+    reason = "it is no program, and a script needs a first line such as #!/bin/sh"
+    return OSError(8, f"{os.strerror(8)}: {reason}", path)
+
+
+def main() -> None:
+    """The descriptor of the socket is the last argument."""
+    serve(int(sys.argv[-1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The tag of a process is a hint: whoever copies or invents one gets nothing adopted and stops nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Serve, Server, instance_of, is_alive, wait_for
+from requirements import ROOT_USER
+
+from models.supervision.process import Status
+from supervisor.children import tags
+from supervisor.children.launcher_process import proof as proof_of
+from supervisor.children.proc import boot_id
+
+NOBODY = 65534
+KEY = b"0123456789abcdef" * 2
+
+Forge = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def forge() -> Iterator[Forge]:
+    """Starts a process of `nobody` that leads its session, with these variables."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(tag: str, uid: int = NOBODY, **more: str) -> subprocess.Popen[bytes]:
+        environ = {"PATH": os.environ["PATH"], tags.TAG_VARIABLE: tag, **more}
+        rights: dict[str, Any] = {"user": uid, "group": uid, "extra_groups": []}
+        process = subprocess.Popen(["sleep", "1000"], env=environ, start_new_session=True, **rights)
+        started.append(process)
+        wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n")
+        return process
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+
+
+def variables_of(pid: int) -> dict[str, str]:
+    content = Path(f"/proc/{pid}/environ").read_bytes()
+    return dict(entry.decode().split("=", 1) for entry in content.split(b"\0") if entry)
+
+
+@pytest.mark.needs(ROOT_USER)
+@pytest.mark.parametrize("generation", ["²", "1" * 20, "1" * 5000, "-1", "", "x"])
+def test_bad_tag_stops_neither_a_stop_nor_a_start_of_the_server(serve: Serve, forge: Forge, generation: str) -> None:
+    server = serve({"web": {"command": "sleep 1000", "user": "nobody"}})
+    forged = forge(f"{instance_of(server.data)}:{generation}:web")
+    own = forge(f"{instance_of(server.data)}:{generation}:web", uid=0)
+    assert server.do("start", "web").status == 200
+    begun = time.monotonic()
+    assert server.do("stop", "web").status == 200
+    assert time.monotonic() - begun < 5
+    assert server.stop() == 0
+    server.start()
+    assert server.do("start", "web").status == 200
+    assert is_alive(forged.pid)
+    assert is_alive(own.pid)
+
+
+@pytest.mark.needs(ROOT_USER)
+@pytest.mark.parametrize("user", [None, "nobody"])
+def test_process_with_a_forged_tag_is_not_adopted(serve: Serve, forge: Forge, user: str | None) -> None:
+    spec = {"command": "sleep 1000", **({} if user is None else {"user": user})}
+    server = serve({"web": spec})
+    assert server.do("start", "web").status == 200
+    genuine = variables_of(server.info("web")["pid"])
+    os.kill(server.info("web")["pid"], signal.SIGKILL)
+    server.until("web", "aborted", "failed")
+    server.kill()
+    copied = forge(**{"tag": genuine[tags.TAG_VARIABLE], tags.PROOF_VARIABLE: genuine[tags.PROOF_VARIABLE]})
+    later = forge(f"{instance_of(server.data)}:7:web")
+    server.start()
+    assert server.status("web") != "running"
+    assert server.info("web")["pid"] not in (copied.pid, later.pid)
+    assert is_alive(later.pid)
+    assert "process.tag_ignored" in [one["name"] for one in server.get("/api/v1/processes/notices").json["content"]]
+    assert server.do("start", "web").status == 200
+    assert variables_of(server.info("web")["pid"])[tags.TAG_VARIABLE].split(":")[1] == "2"
+
+
+@pytest.mark.needs(ROOT_USER)
+def test_child_of_another_user_is_adopted_by_its_proof(serve: Serve) -> None:
+    """The server was killed between the spawn and the commit of the pid."""
+    server = serve({"web": {"command": "sleep 1000", "user": "nobody"}})
+    assert server.do("start", "web").status == 200
+    pid = server.info("web")["pid"]
+    wait_for(lambda: server.new_statuses("web")[-1:] == ["running"])
+    server.kill()
+    forget_pid(server)
+    server.start()
+    assert server.until("web", "running")["pid"] == pid
+
+
+def forget_pid(server: Server) -> None:
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db")) as store, store:
+        store.execute("UPDATE supervised SET pid = NULL, status = ?", (Status.STARTING.rank,))
+
+
+@pytest.mark.needs(ROOT_USER)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pid, ticks, mac: f"{pid}:{ticks}:{mac[::-1]}",
+        lambda pid, ticks, mac: f"{pid}:{ticks}:",
+        lambda pid, ticks, mac: f"²:{ticks}:{mac}",
+        lambda pid, ticks, mac: f"{'9' * 30}:{ticks}:{mac}",
+        lambda pid, ticks, mac: ":",
+        lambda pid, ticks, mac: "",
+    ],
+)
+def test_proof_that_is_changed_proves_nothing(forge: Forge, change: Callable[[str, str, str], str]) -> None:
+    proof = proof_of(KEY, boot_id().encode(), b"id:3:web", 1, 2).decode()
+    genuine, forged = forge("id:3:web", **{tags.PROOF_VARIABLE: proof}), change(*proof.split(":"))
+    other = forge("id:3:web", **{tags.PROOF_VARIABLE: forged})
+    found = tags.tagged_process("id", genuine.pid, KEY)
+    assert found is not None
+    assert (found.generation, found.leads_session, found.uid) == (3, False, NOBODY)  # inherited: not the child itself
+    assert tags.tagged_process("id", genuine.pid, KEY[::-1]) is None
+    assert tags.tagged_process("id", other.pid, KEY) is None
