@@ -25,6 +25,7 @@ from supervisor.processes.fleet import Fleet
 from supervisor.processes.process.context import SupervisionContext, user_of, variables_of_files
 from supervisor.processes.process.instance import ProcessInstance
 from supervisor.processes.process.process import Process
+from supervisor.scheduling import BackgroundTasks
 
 log = logging.getLogger("adoption")
 
@@ -37,14 +38,28 @@ class Leftovers:
     """What an earlier run of the server left running and the configuration no longer contains."""
 
     processes: list[Process]
-    pids: set[int]
-    """Tagged processes that belong to no adopted child."""
+    pids: Mapping[str, set[int]]
+    """Tagged processes that belong to no adopted child, by the process that they were started for."""
+
+    def begin(self, tasks: BackgroundTasks) -> dict[str, asyncio.Task[None]]:
+        """Ends them in the background. Returns the tasks that end the tagged processes, by process."""
+        if pids := sorted(pid for some in self.pids.values() for pid in some):
+            log.warning("ending processes left by an earlier run: pid %s", ", ".join(map(str, pids)))
+        for process in self.processes:
+            tasks.start(self._retire(process), f"leftover {process.name}")
+        return {
+            name: tasks.start(orphans.end(pids, _STOP_TIMEOUT_SECONDS), f"leftovers of {name}")
+            for name, pids in self.pids.items()
+        }
+
+    async def _retire(self, process: Process) -> None:
+        await process.retire()
 
     async def end(self) -> None:
-        if self.pids:
-            log.warning("ending processes left by an earlier run: pid %s", ", ".join(map(str, sorted(self.pids))))
+        """Returns when they have ended. Raises `Failed`."""
+        pids = {pid for some in self.pids.values() for pid in some}
         await asyncio.gather(
-            orphans.end(self.pids, _STOP_TIMEOUT_SECONDS), *(process.retire() for process in self.processes)
+            orphans.end(pids, _STOP_TIMEOUT_SECONDS), *(process.retire() for process in self.processes)
         )
 
 
@@ -79,7 +94,10 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
         context.period += 1
     for process in fleet:
         process.restarter.resume()
-    pids = {one.identity.pid for one in tagged if (one.name, one.generation) not in kept}
+    pids: dict[str, set[int]] = {}
+    for one in tagged:
+        if (one.name, one.generation) not in kept:
+            pids.setdefault(one.name, set()).add(one.identity.pid)
     return Leftovers(removed, pids)
 
 

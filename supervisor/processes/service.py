@@ -94,7 +94,7 @@ class Supervision:
         """Adopts the processes that still run, and begins the background work."""
         become_subreaper()
         self._leftovers = await adopt(self.fleet, self.context, records)
-        self.context.leftovers = tasks.start(self._leftovers.end(), "leftovers")
+        self.context.leftovers = self._leftovers.begin(tasks)
         self.scheduler.configure()
         self.process_logs.start()
         tasks.start(self.process_logs.growth.watch(), "log growth")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Answer, Server, is_alive, tags_by_pid, wait_for
+from conftest import Answer, Serve, Server, is_alive, tags_by_pid, wait_for
 from requirements import ROOT_USER
 
 KINDS = ("start-pre", "start-post", "stop-pre", "stop-post")
@@ -115,6 +117,23 @@ def test_failure_of_any_other_hook_is_only_a_notice(server: Server) -> None:
     assert [notice["name"] for notice in found] == ["process.hook_failed"] * 3
     assert [notice["facts"]["hook"] for notice in found] == ["start-post", "stop-pre", "stop-post"]
     assert all(f"exit code {code}" in notice["message"] for code, notice in zip((5, 6, 7), found, strict=True))
+
+
+def test_hooks_do_not_wait_for_what_another_process_has_left(serve: Serve) -> None:
+    """After a kill -9 of the server, one leftover ignores SIGTERM and lives for ten seconds more."""
+    stubborn = ["sh", "-c", "(trap '' TERM; exec setsid sleep 1000) & echo $! > left; exec sleep 1000"]
+    hooked = {"command": "sleep 1000", "stop-pre": "true", "stop-timeout": "2s"}
+    server = serve({"stubborn": {"command": stubborn}, "hooked": hooked})
+    for name in ("stubborn", "hooked"):
+        assert server.do("start", name).status == 200
+    left = int(wait_for(lambda: (server.folder / "left").exists() and (server.folder / "left").read_text()))
+    pid = server.info("stubborn")["pid"]
+    server.kill()
+    os.kill(pid, signal.SIGKILL)
+    server.start()
+    assert server.do("stop", "hooked").status == 200
+    assert is_alive(left)  # the stop did not wait for it
+    assert server.new_statuses("hooked")[-2:] == ["stopping", "stopped"]
 
 
 def test_stop_timeout_includes_stop_pre(server: Server) -> None:

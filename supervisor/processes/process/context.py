@@ -51,8 +51,8 @@ class SupervisionContext:
     """Called with the log files of a process that was spawned."""
     on_log_marks: Callable[[Mapping[str, int], Record, bool], None] = lambda sizes, record, is_exit: None
     """Called with the sizes of the log files when a process started or (True) ended."""
-    leftovers: asyncio.Future[None] | None = None
-    """Done when the processes left by an earlier run of the server have ended."""
+    leftovers: Mapping[str, asyncio.Future[None]] = Factory(dict)
+    """By process: done when what an earlier run of the server left of it has ended."""
     period: int = 0
     """Counts the starts of the server that found no live child; what a job has finished counts in one period only."""
     closing: bool = False

@@ -194,8 +194,9 @@ class Hooks:
     async def _run_child(self, running: _Running, spec: ProcessSpec, launch: Launch) -> None:
         hook = running.hook
         shown = f"{hook.kind} {' '.join(shown_words(hook.command))!r}"
-        if self._context.leftovers is not None:  # the same hook of an earlier run of the server may be running
-            await asyncio.wait({self._context.leftovers, running.called_off}, return_when=asyncio.FIRST_COMPLETED)
+        leftovers = self._context.leftovers.get(self._name)
+        if leftovers is not None:  # the same hook of an earlier run of the server may be running
+            await asyncio.wait({leftovers, running.called_off}, return_when=asyncio.FIRST_COMPLETED)
         if running.called_off.done():
             raise HookCalledOff
         try:
