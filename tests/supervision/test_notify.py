@@ -101,6 +101,11 @@ PROCESSES: dict[str, dict[str, Any]] = {
         ),
         "watchdog": "1h",
     },
+    "missed": {"command": client("wait('down'); send('READY=1'); time.sleep(1000)"), "ready-timeout": "1500ms"},
+    "pinging": {
+        "command": client("wait('down'); send('READY=1'); wait('up')\nwhile True: send('WATCHDOG=1'); time.sleep(0.1)"),
+        "watchdog": "60s",
+    },
     "flood": {"command": client("for n in range(150): send(f'STATUS={n}')\nsend('READY=1'); time.sleep(1000)")},
 }
 
@@ -152,6 +157,26 @@ def test_start_waits_for_ready_also_across_a_kill_9_of_the_server(server: Server
     server.until("gated", "running")
     assert (server.info("gated")["pid"], details(server, "gated")["statusText"]) == (pid, "open")
     assert (server.status("dog"), server.info("dog")["pid"]) == ("running", dog)
+
+
+def test_a_process_that_was_ready_while_no_server_ran_counts_as_running(server: Server) -> None:
+    for name in ("missed", "pinging"):
+        start_in_background(server, name)
+        server.until(name, "starting")
+    wait_for(lambda: [details(server, name)["waitingFor"] for name in ("missed", "pinging")] == ["ready"] * 2)
+    pids = [server.info(name)["pid"] for name in ("missed", "pinging")]
+    server.kill()
+    (server.folder / "down").touch()
+    server.start()
+    (server.folder / "up").touch()
+    for name in ("missed", "pinging"):
+        server.until(name, "running")
+    assert [server.info(name)["pid"] for name in ("missed", "pinging")] == pids
+    found = server.get("/api/v1/processes/notices?name=process.ready_assumed").json["content"]
+    assert {(notice["message"].split()[0], notice["message"].split(" and ")[-1]) for notice in found} == {
+        ("missed", "did not send READY=1 within 1.5 s of its adoption: it counts as running"),
+        ("pinging", "has sent WATCHDOG=1: it counts as running"),
+    }
 
 
 def test_stop_before_ready_ends_the_process(server: Server) -> None:

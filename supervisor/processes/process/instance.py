@@ -207,8 +207,17 @@ class ProcessInstance:
         end = clock.since_boot() + self.spec.ready_timeout
         while (left := max(end, self._extended_until) - clock.since_boot()) > 0:
             await clock.sleep(left)
-        if self.is_starting:
+        if self.is_starting and self.child.is_adopted:
+            self._assume_ready(f"and did not send READY=1 within {self.spec.ready_timeout:g} s of its adoption")
+        elif self.is_starting:
             self._listener.on_fault(self, Fault.NOT_READY)
+
+    def _assume_ready(self, why: str) -> None:
+        """An adopted instance may have sent READY=1 while no server ran: it is not ended for the lack of it."""
+        name = self.spec.name
+        message = f"{name} was adopted while it was starting {why}: it counts as running"
+        self._context.notices.post("process.ready_assumed", name, message, pid=self.child.pid)
+        self._mark_running()
 
     def _mark_running(self) -> None:
         if self.is_starting:
@@ -225,6 +234,8 @@ class ProcessInstance:
             self._extended_until = self._context.clock.since_boot() + message.extension
         if message.ready and self.spec.type is Kind.NOTIFY:
             self._mark_running()
+        if message.watchdog == "1" and self.spec.type is Kind.NOTIFY and self.is_starting and self.child.is_adopted:
+            self._assume_ready("and has sent WATCHDOG=1")
         if message.watchdog == "1":
             self._pinged_at = asyncio.get_running_loop().time()
         elif message.watchdog == "trigger" and self.spec.watchdog is not None:
