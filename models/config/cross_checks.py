@@ -43,7 +43,7 @@ def _with_templates(spec: ProcessSpec, replicas: Mapping[str, list[str]]) -> Pro
     if spec.template is not None and spec.template not in spec.groups:
         changes["groups"] = (spec.template, *spec.groups)
     if spec.env_file:
-        changes["env_digest"] = env_files.digest(spec.env_file)
+        changes["env_digest"] = env_files.digest(spec.env_file, spec.user, spec.group)
     return evolve(spec, **changes) if changes else spec
 
 

@@ -9,7 +9,7 @@ import re
 import select
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 MAX_BYTES = 1024 * 1024
@@ -27,27 +27,37 @@ class EnvFileError(Exception):
     """An environment file cannot be used; the message names the file and the line, never a value."""
 
 
-def read(paths: Sequence[str], waits: bool = True) -> dict[str, str]:
+def read(paths: Sequence[str], waits: bool = True, opener: Callable[[str], int] | None = None) -> dict[str, str]:
     """The variables of the files in their order; a later file wins. Raises `EnvFileError`.
 
-    A path that begins with `-` may be missing. With `waits` a pipe is read until its writer closes it.
+    A path that begins with `-` may be missing. With `waits` a pipe is read until its writer closes it. `opener` returns
+    a descriptor, as that of the process' user.
     """
     found: dict[str, str] = {}
     for path in paths:
-        content = _content(path, waits)
+        content = _content(path, waits, opener or _open_at_once)
         if content is not None:
             found |= parse(path.removeprefix("-"), content)
     return found
 
 
-def digest(paths: Sequence[str]) -> str:
+_opener_of: Callable[[str | None, str | None], Callable[[str], int]] | None = None
+
+
+def use_openers(opener_of: Callable[[str | None, str | None], Callable[[str], int]]) -> None:
+    """Has `digest` open the files of a process with what this returns for its user and group."""
+    global _opener_of
+    _opener_of = opener_of
+
+
+def digest(paths: Sequence[str], user: str | None = None, group: str | None = None) -> str:
     """A text that changes when the contents of the files do; empty without files. A pipe has none here."""
     if not paths:
         return ""
     hashed = hashlib.sha256()
     for path in paths:
         try:
-            content = _content(path, waits=False)
+            content = _content(path, False, _opener_of(user, group) if _opener_of is not None else _open_at_once)
         except EnvFileError:
             content = None
         hashed.update(b"-" if content is None else b"+%d:" % len(content) + content)
@@ -60,12 +70,12 @@ def readable_by_others(paths: Sequence[str]) -> list[str]:
     return [name for name in names if Path(name).exists() and Path(name).stat().st_mode & 0o004]
 
 
-def _content(path: str, waits: bool) -> bytes | None:
+def _content(path: str, waits: bool, opener: Callable[[str], int]) -> bytes | None:
     name = path.removeprefix("-")
     try:
         if not waits and stat.S_ISFIFO(Path(name).stat().st_mode):
             raise _is_pipe(name)  # before it is opened: to open and close it would end its writer with SIGPIPE
-        with open(name, "rb", opener=_open_at_once) as file:
+        with os.fdopen(opener(name), "rb") as file:
             if not stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
                 content = file.read(MAX_BYTES + 1)
             elif waits:
@@ -87,9 +97,9 @@ def _is_pipe(name: str) -> EnvFileError:
     return EnvFileError(f"env-file {name}: is a pipe")
 
 
-def _open_at_once(name: str, flags: int) -> int:
+def _open_at_once(name: str) -> int:
     """Opens a pipe without waiting for its writer."""
-    return os.open(name, flags | os.O_NONBLOCK)
+    return os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _from_pipe(name: str, pipe: int) -> bytes:

@@ -28,6 +28,7 @@ from attrs import Factory, define, frozen
 
 from models.children import Exit, Limits
 from models.errors import Failed
+from supervisor.children import openings
 from supervisor.children.launcher import Launcher, read_status
 from supervisor.children.launcher_process import script_problem
 from supervisor.children.proc import Identity, adopted_wait_status, boot_id, exit_of, is_running, stat, tracer
@@ -402,28 +403,20 @@ def _file_limit(given: tuple[int, int]) -> Iterator[None]:
 
 
 def _input(path: str | int | None, files: contextlib.ExitStack) -> int:
-    """Opens what the child reads from. A FIFO is opened for writing too, so that it never ends."""
     if path is None or isinstance(path, int):
         return subprocess.DEVNULL if path is None else path
-    is_fifo = stat_module.S_ISFIFO(os.stat(path).st_mode)  # noqa: PTH116 (each start)
-    handle = os.open(path, (os.O_RDWR if is_fifo else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOCTTY)
-    files.callback(os.close, handle)
-    return handle
+    return _closed_with(files, openings.open_input(path, None))
 
 
 def _append(path: str | int | None, files: contextlib.ExitStack, private: tuple[str, ...]) -> int | None:
-    """Opens a log file for append and creates its folder; a descriptor is returned as it is."""
     if path is None or isinstance(path, int):
         return path
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-    if not path.startswith("/dev/"):
-        flags |= os.O_NOFOLLOW  # the owner of the folder could redirect the writes
-    mode = 0o600 if path in private else 0o640
-    handle = os.open(path, flags, mode)  # a pipe without a reader fails instead of blocking
-    files.callback(os.close, handle)
-    os.set_blocking(handle, True)
-    return handle
+    return _closed_with(files, openings.open_log(path, None, path in private))
+
+
+def _closed_with(files: contextlib.ExitStack, descriptor: int) -> int:
+    files.callback(os.close, descriptor)
+    return descriptor
 
 
 def _is_readable(descriptor: int, milliseconds: int) -> bool:

@@ -18,11 +18,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from supervisor.children import launcher_process
 from supervisor.children.launcher_process import FROZEN_ARGUMENT, REPLY
 
 _REPLY_SECONDS = 5.0
 _MAX_STATUS_BYTES = 64 * 1024
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from supervisor.children.launcher_process import main; main()"
+)
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -137,4 +139,4 @@ def _environment() -> dict[str, str]:
 def _command() -> list[str]:
     if getattr(sys, "frozen", False):
         return [sys.executable, FROZEN_ARGUMENT]
-    return [sys.executable, "-I", "-S", str(Path(launcher_process.__file__))]
+    return [sys.executable, "-I", "-S", "-c", _PROGRAM, str(Path(__file__).resolve().parents[2])]

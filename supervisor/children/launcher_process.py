@@ -1,4 +1,4 @@
-"""The program of the launcher, a small process that starts the server's children. It imports nothing of the server.
+"""The program of the launcher, a small process that starts the server's children. It imports `openings` only.
 
 Its environment is clean and its memory holds nothing of the server. For each request it clones itself (`CLONE_PARENT`:
 the new process is a child of the server). The clone reads the request, opens files, sets limits, niceness, user and
@@ -20,7 +20,10 @@ import signal
 import stat
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
+
+from supervisor.children import openings
 
 FROZEN_ARGUMENT = "--launcher"
 """The packed program has no interpreter that could be given code; with this argument it is the launcher."""
@@ -112,8 +115,10 @@ def _execute(request: dict[str, Any], given: list[int]) -> None:
         pid, ticks = os.getpid(), _start_ticks()
         request["environment"][PROOF_VARIABLE] = proof(request["key"], request["boot_id"], tag, pid, ticks)
     _open_files(request, given)
-    if request["directory"] is not None:
-        _change_directory(request["directory"])
+    directory = request["directory"]
+    is_users = directory is not None and request["uid"] is not None and not _is_safe(directory)
+    if directory is not None and not is_users:
+        _change_directory(directory)
     if request["umask"] >= 0:
         os.umask(request["umask"])
     if request["nice"] is not None:
@@ -125,6 +130,8 @@ def _execute(request: dict[str, Any], given: list[int]) -> None:
         os.setresgid(request["gid"], request["gid"], request["gid"])
     if request["uid"] is not None:
         os.setresuid(request["uid"], request["uid"], request["uid"])
+    if is_users:
+        _change_directory(directory)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _execute_command(request["argv"], request["environment"])
 
@@ -143,6 +150,13 @@ def _start_ticks() -> int:
     with open("/proc/self/stat", "rb", buffering=0) as file:
         text = file.read(4096)
     return int(text[text.rindex(b")") + 2 :].split()[19])
+
+
+def _is_safe(directory: bytes) -> bool:
+    try:
+        return openings.is_safe(directory)
+    except OSError:
+        return False
 
 
 def _change_directory(path: bytes) -> None:
@@ -170,11 +184,16 @@ def _set_limit(name: str, soft: str, hard: str) -> None:
 
 def _open_files(request: dict[str, Any], given: list[int]) -> None:
     """Makes standard input, output and error of files or given descriptors."""
-    private = request["private_files"]
+    identity = openings.request_identity(request)
+    stdin = os.fsencode(os.devnull) if request["stdin"] is None else request["stdin"]
+
+    def log(path: bytes) -> int:
+        return openings.open_log(path, identity, path in request["private_files"])
+
     opened = [
-        _input(request["stdin"], given),
-        _append(request["stdout"], given, private),
-        None if request["redirect_stderr"] else _append(request["stderr"], given, private),
+        _opened(stdin, given, lambda path: openings.open_input(path, identity)),
+        _opened(request["stdout"], given, log),
+        None if request["redirect_stderr"] else _opened(request["stderr"], given, log),
     ]
     for number, descriptor in enumerate(opened):
         if descriptor is not None:
@@ -183,29 +202,9 @@ def _open_files(request: dict[str, Any], given: list[int]) -> None:
         os.dup2(1, 2)
 
 
-def _input(path: bytes | int | None, given: list[int]) -> int:
-    """Opens what the child reads from. A FIFO is opened for writing too, so that it never ends."""
-    if isinstance(path, int):
-        return given[path]
-    if path is None:
-        return os.open(os.devnull, os.O_RDONLY)
-    is_fifo = stat.S_ISFIFO(os.stat(path).st_mode)
-    return os.open(path, (os.O_RDWR if is_fifo else os.O_RDONLY) | os.O_NOCTTY)
-
-
-def _append(path: bytes | int | None, given: list[int], private: list[bytes]) -> int | None:
-    """Opens a log file for append and creates its folder."""
-    if path is None:
-        return None
-    if isinstance(path, int):
-        return given[path]
-    os.makedirs(os.path.dirname(path) or b".", exist_ok=True)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NONBLOCK
-    if not path.startswith(b"/dev/"):
-        flags |= os.O_NOFOLLOW  # the owner of the folder could redirect the writes
-    handle = os.open(path, flags, 0o600 if path in private else 0o640)  # a pipe without a reader fails at once
-    os.set_blocking(handle, True)
-    return handle
+def _opened(path: bytes | int | None, given: list[int], opened: Callable[[bytes], int]) -> int | None:
+    """A file, or a given descriptor."""
+    return given[path] if isinstance(path, int) else None if path is None else opened(path)
 
 
 # Execution

@@ -109,9 +109,9 @@ def test_the_environment_files_of_adopted_children_are_read_in_a_worker(
     good, bad = (adoptable(name, tmp_path / file) for name, file in (("good", "variables"), ("bad", "missing")))
     read, threads = env_files.read, list[object]()
 
-    def recording_read(paths: tuple[str, ...], waits: bool) -> dict[str, str]:
+    def recording_read(paths: tuple[str, ...], waits: bool, opener: Callable[[str], int]) -> dict[str, str]:
         threads.append(threading.current_thread())
-        return read(paths, waits)
+        return read(paths, waits, opener)
 
     monkeypatch.setattr(env_files, "read", recording_read)
     monkeypatch.setattr(tags, "tagged_processes", lambda *_, **__: [Mock()])

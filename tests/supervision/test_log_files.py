@@ -16,9 +16,13 @@ from unittest.mock import Mock, call
 import psutil
 import pytest
 
+from supervisor.children.openings import Place
 from supervisor.clock import Clock
+from supervisor.processes.logs import access as log_access
 from supervisor.processes.logs import files as log_files
-from supervisor.processes.logs.files import LogFile, Logs, Rotation, rotate, tail
+from supervisor.processes.logs import rotation as log_rotation
+from supervisor.processes.logs.files import LogFile, Logs, tail
+from supervisor.processes.logs.rotation import Rotation, rotate
 from supervisor.processes.notices import Notices
 
 
@@ -151,13 +155,13 @@ def test_backup_has_the_permissions_of_its_file(tmp_path: Path) -> None:
 def test_lines_written_during_a_rotation_are_in_the_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"first\n")
-    move = Path.replace
+    move = Place.rename
 
-    def write_and_move(source: Path, target: Path) -> Path:
+    def write_and_move(place: Place, old: bytes, new: bytes) -> None:
         append(path, b"later\n")
-        return move(source, target)
+        move(place, old, new)
 
-    monkeypatch.setattr(Path, "replace", write_and_move)
+    monkeypatch.setattr(Place, "rename", write_and_move)
     assert rotate(LogFile(str(path), 1, 3)).result is Rotation.ROTATED
     assert backups(path) == {"log": b"", "log.1": b"first\nlater\n"}
 
@@ -170,9 +174,9 @@ def test_a_link_that_is_put_in_place_of_a_file_during_a_rotation_is_not_followed
     path, secret = tmp_path / "web.log", tmp_path / "secret"
     path.write_bytes(b"x" * 100)
     secret.write_bytes(b"kept")
-    copy = log_files._copy_to_backup
+    copy = log_rotation._copy_to_backup
 
-    def swap(source: Path, backups: int) -> bool:
+    def swap(source: Place, backups: int) -> bool:
         is_copied = copy(source, backups)
         with path.open("ab") as file:
             file.write(b"added meanwhile")
@@ -180,7 +184,7 @@ def test_a_link_that_is_put_in_place_of_a_file_during_a_rotation_is_not_followed
         (tmp_path / name).symlink_to(secret)
         return is_copied
 
-    monkeypatch.setattr(log_files, "_copy_to_backup", swap)
+    monkeypatch.setattr(log_rotation, "_copy_to_backup", swap)
     rotate(LogFile(str(path), 100, 3))
     assert secret.read_bytes() == b"kept"
 
@@ -302,7 +306,7 @@ def test_follower_gets_the_last_lines_and_then_added_lines(tmp_path: Path) -> No
 def test_follower_continues_when_descriptors_are_available_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    path, opened, attempts = tmp_path / "log", log_files._opened, 0
+    path, opened, attempts = tmp_path / "log", log_access.opened, 0
     path.write_bytes(b"first\n")
 
     def none_free(path: Path) -> Any:
@@ -311,11 +315,11 @@ def test_follower_continues_when_descriptors_are_available_again(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
     async def exhausted() -> None:
-        monkeypatch.setattr(log_files, "_opened", none_free)
+        monkeypatch.setattr(log_files, "opened", none_free)
         before = attempts
         while attempts < before + 3:
             await asyncio.sleep(0.001)
-        monkeypatch.setattr(log_files, "_opened", opened)
+        monkeypatch.setattr(log_files, "opened", opened)
 
     async def work() -> None:
         logs = Logs(lambda: [LogFile(str(path), 1, 3)])

@@ -175,7 +175,7 @@ def test_failed_rotation_is_retried_in_the_next_round(tmp_path: Path, monkeypatc
 
     def copy_unless_broken(source: Any, target: Any, length: int = 0) -> None:
         nonlocal attempts
-        if source.name == str(broken) or target.name.startswith(str(broken)):
+        if os.readlink(f"/proc/self/fd/{source.fileno()}") == str(broken):
             attempts += 1
             raise OSError(5, os.strerror(5))
         copy(source, target, length)

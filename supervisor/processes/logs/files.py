@@ -7,24 +7,23 @@ may be lost.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import enum
 import errno
 import logging
 import os
 import secrets
-import shutil
 import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Executor
-from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
-from attrs import define, frozen
+from attrs import define
 
 from supervisor.clock import Clock
+from supervisor.processes.logs.access import LogFile as LogFile
+from supervisor.processes.logs.access import log_place, opened
+from supervisor.processes.logs.rotation import DONE, Rotated, Rotation, rotate
 from supervisor.processes.notices import Notices
 
 log = logging.getLogger("logs")
@@ -34,58 +33,26 @@ _Result = TypeVar("_Result")
 _FOLLOW_POLL_SECONDS = 0.25
 _BLOCK_BYTES = 64 * 1024
 _MAX_READ_BYTES = 1024 * 1024
-_MAX_REST_READS = 16
 MAX_TAIL_BYTES = 16 * _MAX_READ_BYTES
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _NOTICE_INTERVAL_SECONDS = 3600.0
 
 
-@frozen
-class LogFile:
-    path: str
-    max_bytes: int
-    backups: int
-    process: str | None = None
-
-
-class Rotation(enum.Enum):
-    """The outcome of a check of a log file."""
-
-    NONE = "none"
-    MISSING = "missing"
-    """There is no regular file."""
-    FAILED = "failed"
-    ROTATED = "rotated"
-    TRUNCATED = "truncated"
-    """The disk is full: its content is lost."""
-
-
-DONE = frozenset({Rotation.ROTATED, Rotation.TRUNCATED})
-
-
-@frozen
-class Rotated:
-    """The outcome of a check of a log file, with the bytes moved to its backup or lost."""
-
-    file: LogFile
-    result: Rotation
-    removed: int = 0
-
-
 def tail(path: Path, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> tuple[bytes, int]:
-    """The last `lines` lines of a file, at most `max_bytes`, and where they end; empty where there is no file."""
+    """The last `lines` lines of a file, at most `max_bytes`, and where they end; empty where none can be opened."""
     blocks: list[bytes] = []
     found = 0
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             end = at = file.seek(0, os.SEEK_END)
             while at > 0 and end - at < max_bytes and found <= lines:
                 block = min(_BLOCK_BYTES, at)
                 at = file.seek(at - block)
                 blocks.append(file.read(block))
                 found += blocks[-1].count(b"\n")
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError as error:
+        if error.errno in _OUT_OF_RESOURCES:
+            raise
         return b"", 0
     text = b"".join(reversed(blocks))
     start = len(text) - text.endswith(b"\n")
@@ -100,7 +67,8 @@ def log_sizes(files: Iterable[LogFile]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for file in files:
         try:
-            facts = os.lstat(file.path)
+            with log_place(file.path) as place:
+                facts = place.stat()
         except OSError:
             sizes[file.path] = 0
         else:
@@ -109,106 +77,9 @@ def log_sizes(files: Iterable[LogFile]) -> dict[str, int]:
     return sizes
 
 
-def _opened(path: Path) -> BinaryIO:
-    """Opens a log file for reading. Raises `OSError` as `_handle`."""
-    return os.fdopen(_handle(path, os.O_RDONLY), "rb")
-
-
-def _writable(path: Path) -> FileIO:
-    """Opens a log file or a backup for writing at its end. Raises `OSError` as `_handle`."""
-    return FileIO(_handle(path, os.O_WRONLY | os.O_APPEND), "ab")
-
-
-def _handle(path: Path, flags: int) -> int:
-    """Opens a regular file. Raises `OSError` for anything else.
-
-    The owner of the folder could have put a link to another file there, or a pipe on which a read would block.
-    """
-    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
-    return handle
-
-
 def backup(path: Path, number: int) -> Path:
     """The file that holds what was rotated away `number` rotations ago: `web.log.1` is the youngest."""
     return path.with_name(f"{path.name}.{number}")
-
-
-def rotate(file: LogFile) -> Rotated:
-    """Copies a file that is too large to its first backup and truncates it; the other backups move on by one.
-
-    On a full disk the oldest backups are deleted; where that is not enough, the file is truncated without a copy.
-    """
-    path = Path(file.path)
-    try:
-        size = _size_of_regular_file(file.path)
-        if size is None:
-            return Rotated(file, Rotation.MISSING)
-        if not file.max_bytes or size < file.max_bytes:
-            return Rotated(file, Rotation.NONE)
-        is_copied = bool(file.backups) and _copy_to_backup(path, file.backups)
-        if is_copied:
-            _copy_rest(path, backup(path, 1))
-        with _writable(path) as emptied:
-            emptied.truncate(0)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            backup(path, 0).unlink(missing_ok=True)
-        log.error("%s cannot be rotated: %s", path, error)
-        return Rotated(file, Rotation.FAILED)
-    if is_copied:
-        return Rotated(file, Rotation.ROTATED, _size(backup(path, 1)))
-    return Rotated(file, Rotation.TRUNCATED if file.backups else Rotation.ROTATED, size)
-
-
-def _size_of_regular_file(path: str) -> int | None:
-    """The size of a file by a single system call: all logs are checked every five seconds. Raises `OSError`."""
-    try:
-        found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-def _copy_to_backup(path: Path, backups: int) -> bool:
-    """Returns whether the disk has room for the copy, without the oldest backups if need be. Raises `OSError`."""
-    while True:
-        try:
-            _copy(path, backup(path, 0))  # before the others move: a full disk must not lose a backup in vain
-        except OSError as error:
-            if error.errno not in _DISK_FULL:
-                raise
-            backup(path, 0).unlink(missing_ok=True)
-            oldest = next((old for number in range(backups, 0, -1) if (old := backup(path, number)).exists()), None)
-            if oldest is None:
-                return False
-            oldest.unlink()
-        else:
-            break
-    for number in range(backups - 1, -1, -1):
-        if backup(path, number).exists():
-            backup(path, number).replace(backup(path, number + 1))
-    return True
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copies to the end of the file, including what is added meanwhile: little can be lost before the truncation."""
-    target.unlink(missing_ok=True)
-    with _opened(source) as reader, target.open("xb") as writer:
-        os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o777)
-        shutil.copyfileobj(reader, writer, _MAX_READ_BYTES)
-
-
-def _copy_rest(source: Path, target: Path) -> None:
-    """Copies what was added while the backups moved on. Where the disk is full, that is lost."""
-    with contextlib.suppress(OSError), _opened(source) as reader, _writable(target) as writer:
-        at = writer.seek(0, os.SEEK_END)
-        for _ in range(_MAX_REST_READS):
-            if not (text := os.pread(reader.fileno(), _MAX_READ_BYTES, at)):
-                return
-            at += writer.write(text)
 
 
 @define
@@ -427,10 +298,8 @@ def _line_start(path: Path, offset: int) -> int:
 
 def _inode(path: Path) -> int:
     """0 where there is no file."""
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0
+    facts = _facts(path)
+    return 0 if facts is None else facts.st_ino
 
 
 def _rotations_since(file: LogFile, inode: int) -> int:
@@ -439,16 +308,29 @@ def _rotations_since(file: LogFile, inode: int) -> int:
     return next(numbers, file.backups + 2) - 1 if file.backups else 0
 
 
-def _size(path: Path) -> int:
+def _facts(path: Path) -> os.stat_result | None:
+    """Those of a log file or a backup that is a regular file; else `None`."""
     try:
-        return path.stat().st_size
+        with log_place(path) as place:
+            facts = place.stat()
     except OSError:
-        return 0
+        return None
+    return facts if stat.S_ISREG(facts.st_mode) else None
+
+
+def _size(path: Path) -> int:
+    facts = _facts(path)
+    return 0 if facts is None else facts.st_size
+
+
+def size_of(path: str) -> int:
+    """The size of a log file; 0 where there is none."""
+    return _size(Path(path))
 
 
 def _read(path: Path, at: int) -> bytes:
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             file.seek(at)
             return file.read(_MAX_READ_BYTES)
     except OSError as error:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import logging
 import os
-import stat
 import struct
 import threading
 import time
@@ -23,7 +23,9 @@ from queue import Empty, SimpleQueue
 
 from attrs import define, evolve
 
-from supervisor.processes.logs.files import DONE, LogFile, Logs, Rotated, Rotation, rotate
+from supervisor.processes.logs.access import LogFile, readable
+from supervisor.processes.logs.files import Logs, size_of
+from supervisor.processes.logs.rotation import DONE, Rotated, Rotation, rotate
 
 log = logging.getLogger("logs")
 
@@ -32,9 +34,9 @@ _FAST_BYTES_PER_SECOND = _MAX_BYTES_PER_SECOND / 4
 _MIN_CHECK_SECONDS, _MIN_FIRST_CHECK_SECONDS, _MIN_FAST_CHECK_SECONDS = 0.01, 0.002, 0.001
 _IDLE_SECONDS, _SLOW_SECONDS, _MAX_ROTATOR_SECONDS = 0.1, 0.05, 0.1
 _CHECK_FRACTION, _FAST_FRACTION, _EARLY_FRACTION = 0.1, 0.125, 0.5  # of the limit
-_MODIFIED, _ATTRIBUTES, _MOVED, _DO_NOT_FOLLOW, _ONCE = 0x2, 0x4, 0x800, 0x2000000, 0x80000000
+_MODIFIED, _ATTRIBUTES, _MOVED, _ONCE = 0x2, 0x4, 0x800, 0x80000000
 _IGNORED = 0x8000  # a watch was removed, which follows the event of a watch that reports once
-_WATCH_MASK = _MODIFIED | _ATTRIBUTES | _MOVED | _DO_NOT_FOLLOW | _ONCE  # attributes change when a file is deleted
+_WATCH_MASK = _MODIFIED | _ATTRIBUTES | _MOVED | _ONCE  # attributes change when a file is deleted
 _EVENT = struct.Struct("iIII")
 _MAX_READ_BYTES = 64 * 1024
 
@@ -205,7 +207,7 @@ class _Growth:
 
     def check(self) -> Rotated | None:
         """Rotates it if need be; returns what was done. Sets whether it grows fast, and when to check it again."""
-        now, size, limit = time.monotonic(), _size(self.file.path), self.file.max_bytes
+        now, size, limit = time.monotonic(), size_of(self.file.path), self.file.max_bytes
         elapsed, grown = now - self.at, size - self.size if size >= self.size else size
         has_grown_fast = grown >= _FAST_BYTES_PER_SECOND * elapsed
         if not self.is_fast:
@@ -262,13 +264,6 @@ class _Rotator:
                 self._growing.append(self._new.get(timeout=max(0.0, next_at - now)))
 
 
-def _size(path: str) -> int:
-    try:
-        return os.lstat(path).st_size
-    except OSError:
-        return 0
-
-
 def open_inotify() -> int:
     """A new inotify descriptor. Raises `OSError`."""
     descriptor = int(ctypes.CDLL(None, use_errno=True).inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
@@ -296,14 +291,17 @@ def watch_files(inotify: int, paths: Iterable[str]) -> tuple[list[tuple[str, int
     problem: OSError | None = None
     for path in paths:
         try:
-            if not stat.S_ISREG(os.lstat(path).st_mode):
-                continue
-            descriptor = add_watch(inotify, os.fsencode(path), ctypes.c_uint32(_WATCH_MASK))
-            if descriptor < 0:
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            watched.append((path, int(descriptor), os.lstat(path).st_size))
-        except (FileNotFoundError, NotADirectoryError):
+            file = readable(path)
+            try:  # the file itself is watched, wherever its path leads by now
+                descriptor = add_watch(inotify, b"/proc/self/fd/%d" % file, ctypes.c_uint32(_WATCH_MASK))
+                if descriptor < 0:
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+                watched.append((path, int(descriptor), os.fstat(file).st_size))
+            finally:
+                os.close(file)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue
         except OSError as error:
-            problem = error
+            if error.errno != errno.ELOOP:  # a link
+                problem = error
     return watched, problem

@@ -18,9 +18,11 @@ from supervisor.clock import Clock
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.history import off_loop
+from supervisor.processes.logs.access import rights
 from supervisor.processes.logs.files import LogFile, Logs, log_sizes
 from supervisor.processes.logs.growth import LogGrowth
 from supervisor.processes.notices import Notices
+from supervisor.processes.process.context import identity_of
 from supervisor.pubsub import PubSub
 
 if TYPE_CHECKING:
@@ -55,7 +57,13 @@ class ProcessLogs:
             await self.forwarder.close()
 
     def take_over(self, specs: Mapping[str, ProcessSpec]) -> None:
-        """Takes over which files are forwarded. Without any there is no forwarder: its modules are not imported."""
+        """Takes over with which rights files are accessed, and which are forwarded.
+
+        Without any of these there is no forwarder: its modules are not imported.
+        """
+        for spec in specs.values():
+            files = {path for path in (spec.stdout_logfile, spec.stderr_file) if path} - set(spec.captured_files)
+            rights.take_over(dict.fromkeys(files, identity_of(spec) if spec.user is not None else None))
         if self.forwarder is None and any(spec.log_forward is not None for spec in specs.values()):
             from supervisor.processes.logs.forwarding import LogForwarder
             from supervisor.processes.logs.sinks import sink_of

@@ -17,6 +17,7 @@ from models.errors import Invalid
 from models.supervision.process import LogMode, ProcessSpec
 from models.supervision.record import Record
 from supervisor.children.child import Children, Launch
+from supervisor.children.openings import Identity, open_settings
 from supervisor.children.orphans import Cgroups, Orphans
 from supervisor.children.tags import FINGERPRINT_VARIABLE, TAG_VARIABLE
 from supervisor.clock import Clock
@@ -113,6 +114,23 @@ class SupervisionContext:
         )
 
 
+def identity_of(spec: ProcessSpec) -> Identity | None:
+    """With which a process accesses files, where it has another user than the server; else `None`."""
+    try:
+        uid, gid, groups, _ = _account(spec)
+    except Invalid:
+        return None
+    return None if uid is None or gid is None else Identity(uid, gid, groups)
+
+
+def _opener_of(user: str | None, group: str | None) -> Callable[[str], int]:
+    identity = identity_of(ProcessSpec("", ("",), user=user, group=group))
+    return lambda path: open_settings(path, identity)
+
+
+env_files.use_openers(_opener_of)
+
+
 def variables_of_files(specs: Iterable[ProcessSpec]) -> dict[str, Mapping[str, str] | None]:
     """The variables of the environment files, by process; `None` for those that cannot be read. For use in a worker."""
     variables: dict[str, Mapping[str, str] | None] = {}
@@ -127,7 +145,8 @@ def variables_of_files(specs: Iterable[ProcessSpec]) -> dict[str, Mapping[str, s
 def _from_files(spec: ProcessSpec, waits: bool = True) -> dict[str, str]:
     """The variables of the environment files. Raises `Invalid`."""
     try:
-        variables = env_files.read(spec.env_file, waits)
+        identity = identity_of(spec)
+        variables = env_files.read(spec.env_file, waits, lambda path: open_settings(path, identity))
     except env_files.EnvFileError as error:
         raise _invalid(spec, str(error)) from None
     for path in env_files.readable_by_others(spec.env_file):

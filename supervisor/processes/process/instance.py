@@ -381,7 +381,7 @@ class ProcessInstance:
             reason += "" if problem is None else f": {problem.strerror}"
         file = Path(self.spec.stderr_file or "")
         try:
-            text = tail(file, 100, _MAX_STDERR_BYTES)[0] if file.is_file() else b""  # /dev/stderr cannot be read again
+            text = tail(file, 100, _MAX_STDERR_BYTES)[0] if self.spec.stderr_file else b""
         except OSError:
             text = b""
         return f"{reason}\n{text[-_MAX_STDERR_BYTES:].decode('utf-8', 'replace')}".rstrip()
