@@ -184,6 +184,7 @@ class Helm:
     max_memory: Bytes = Size(1536 * MIB)
     timeout: Span = Seconds(300)
     template_timeout: Span = Seconds(30)
+    open_template_timeout: Span = Seconds(10)
     lock_timeout: Seconds = Seconds(30)
     max_output: Bytes = Size(64 * MIB)
 

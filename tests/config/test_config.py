@@ -130,6 +130,7 @@ DEFAULTS: dict[str, object] = {
     "svc.helm.max-memory": 1536 * MIB,
     "svc.helm.timeout": 300,
     "svc.helm.template-timeout": 30,
+    "svc.helm.open-template-timeout": 10,
     "svc.helm.lock-timeout": 30,
     "svc.helm.max-output": 64 * MIB,
     "svc.kube.kubeconfig": None,

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlencode
 
 import chart_servers
 import http_checks
@@ -306,6 +306,28 @@ def test_an_owner_confirms_the_repository_on_the_page(server: Server, double: Do
         records.add_member(records.ensure_project("by page"), writer, "WRITE")
         headers |= records.bearer(writer)
     assert server.ask("POST", f"/projects/{uploaded.id}/forge", form, headers).status == 403
+
+
+def test_an_admin_confirms_a_repository_on_the_page_only_by_its_box(server: Server, double: Double) -> None:
+    url = REPOSITORIES["forgejo"].format(port=double.web.port)
+    uploaded = Uploaded(server, "by box", url)
+    assert uploaded.patch(uploaded.owner, forgeRepo=url).status == 200
+    headers = {"Content-Type": "application/x-www-form-urlencoded", **uploaded.admin}
+
+    def save(**more: str) -> int:
+        form = urlencode({"source_mode": "forge", "forge_repo": url, **more}).encode()
+        return server.ask("POST", f"/projects/{uploaded.id}/forge", form, headers).status
+
+    def confirmed() -> int:
+        with records.store_of(server):
+            return int(Project.get_by_id(uploaded.id).forge_repo_by_admin)
+
+    for box in ({}, {"confirmed_repo": url + "x"}, {"confirmed_repo": "-"}, {"confirmed_repo": ""}):
+        assert (save(**box), confirmed()) == (303, 0)
+    headers = {"Content-Type": "application/x-www-form-urlencoded", **uploaded.owner}
+    assert (save(confirmed_repo=url), confirmed()) == (303, 0)
+    headers = {"Content-Type": "application/x-www-form-urlencoded", **uploaded.admin}
+    assert (save(confirmed_repo=url), confirmed()) == (303, 1)
 
 
 FORGES = {

@@ -113,7 +113,10 @@ class Settings(SettingsForm):
 
 
 class Forge(SettingsForm):
-    """Where source lines come from. An empty token stays as it is."""
+    """Where source lines come from. An empty token stays as it is.
+
+    Only the box that names the repository confirms it for the forge's token, and only by an ADMIN.
+    """
 
     @shown_again
     async def post(self, id: str) -> None:
@@ -124,11 +127,11 @@ class Forge(SettingsForm):
             token = TokenChange(None)
         elif typed := form.get("forge_token", "").strip():
             token = TokenChange(settings.read_token(typed))
-        is_admin = self.user.is_admin
+        is_confirmed = self.user.is_admin and form.get("confirmed_repo", "") == (texts["forge_repo"] or "-")
         await self.change(
             id,
             "OWNER",
-            lambda project: forges.change(project, columns, token, sources.secrets, now, is_admin),
+            lambda project: forges.change(project, columns, token, sources.secrets, now, is_confirmed),
             "/settings",
         )
         sources.forget_refusal(int(id))

@@ -14,6 +14,7 @@ from models.charts.responses import Download, Lint
 from models.errors import Unprocessable
 from supervisor.charts.helm.changes import prepare_chart
 from supervisor.charts.helm.runner import Bounds, Output
+from supervisor.charts.helm.slots import caller
 from supervisor.charts.service import Work
 
 _FINDING = re.compile(r"\[(ERROR|WARNING|INFO)\] ?(.*)")
@@ -57,7 +58,10 @@ async def create(work: Work, request: requests.Create) -> Download:
 
 
 async def _bounded(work: Work, arguments: list[str], values: bytes | None) -> Output:
-    bounds = Bounds(work.charts.svc.helm.template_timeout, "svc.helm.template-timeout", Unprocessable)
+    helm = work.charts.svc.helm
+    bounds = Bounds(helm.template_timeout, "svc.helm.template-timeout", Unprocessable)
+    if caller.get() is not None and helm.open_template_timeout < helm.template_timeout:
+        bounds = Bounds(helm.open_template_timeout, "svc.helm.open-template-timeout", Unprocessable)
     return await work.charts.helm.run(arguments, work.subfolder("run"), bounds, values)
 
 

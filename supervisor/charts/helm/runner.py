@@ -80,6 +80,7 @@ class Runner:
         environment: Mapping[str, str],
         bounds: Bounds,
         folder: Path | None,
+        nice: int | None = None,
     ) -> Output:
         """Runs helm in `folder`. Raises `bounds.timeout_problem`, or `Unprocessable` for memory and output."""
         with contextlib.ExitStack() as resources:
@@ -94,6 +95,7 @@ class Runner:
                 [binary, *arguments],
                 environment,
                 str(folder) if folder else "/",
+                nice=nice,
                 limits=Limits({"as": (str(self.settings.max_memory),) * 2, "core": ("0", "0")}),
                 stdin=stdin,
                 stdout=stdout.write_end,

@@ -40,6 +40,10 @@ caller: ContextVar[str | None] = ContextVar("caller", default=None)
 """
 
 
+_LEAST_DEFAULT_SLOTS = 3
+_OPEN_CALLER_NICENESS = 10
+
+
 class Slots:
     """Hands out slots for helm processes fairly.
 
@@ -49,7 +53,7 @@ class Slots:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._slots = max(2, settings.max_concurrent or os.cpu_count() or 1)
+        self._slots = max(2, settings.max_concurrent or max(_LEAST_DEFAULT_SLOTS, os.cpu_count() or 1))
         self._open_slots = max(1, self._slots - settings.reserved)
         self._per_caller = settings.per_caller or max(1, self._open_slots // 2)
         self._calls: Counter[str | None] = Counter()
@@ -261,7 +265,8 @@ class Helm:
         binary, _ = await self._find()
         async with self._slots.slot():
             variables = {**self._environment, "TMPDIR": str(folder), **(environment or {})}
-            return await self.runner.run(binary, arguments, values, variables, bounds, folder)
+            nice = None if caller.get() is None else max(_OPEN_CALLER_NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
+            return await self.runner.run(binary, arguments, values, variables, bounds, folder, nice)
 
     @contextlib.asynccontextmanager
     async def exclusive(self, *release_key: str) -> AsyncIterator[None]:
