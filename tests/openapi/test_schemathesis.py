@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -70,7 +71,8 @@ USED = {
 
 def toml(one: PreparedServer) -> str:
     """The configuration of Schemathesis: credentials, and checks that do not apply."""
-    lines = ["[checks.not_a_server_error]", 'expected-statuses = ["2xx", "3xx", "4xx", "502", "503", "504"]']
+    lines = ['hooks = "schemathesis_hooks"', "[checks.not_a_server_error]"]
+    lines += ['expected-statuses = ["2xx", "3xx", "4xx", "502", "503", "504"]']
     lines += [f"[checks.{name}]\nenabled = false" for name in LEFT_OUT]
     for name, values in known(one).items():
         lines += [f'[dictionaries."{name}"]', f"values = {json.dumps(values)}"]
@@ -101,7 +103,8 @@ def run(one: PreparedServer, folder: Path, tags: Sequence[str], *headers: str) -
     ]  # fmt: skip
     program = [str(Path(sys.executable).parent / "schemathesis"), f"--config-file={file}", "run", *arguments]
     address = f"http://127.0.0.1:{one.server.port}/v3/api-docs"
-    done = subprocess.run([*program, address], cwd=folder, capture_output=True, text=True, timeout=WITHIN)
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([*program, address], cwd=folder, env=environ, capture_output=True, text=True, timeout=WITHIN)
     assert done.returncode == 0, done.stdout + done.stderr
     named = [result for _, _, result in openapi_server.operations(one.document()) if set(tags) & set(result["tags"])]
     requested = [result for result in named if result["operationId"] not in STREAMS]
