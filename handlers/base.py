@@ -28,6 +28,7 @@ from models import errors
 from models.accounts.accounts import User
 from models.config.settings import Config
 from models.errors import Problem
+from models.inputs import cached
 from supervisor.charts.service import Charts
 from supervisor.clock import Clock
 from supervisor.processes.service import Supervision
@@ -71,7 +72,8 @@ _PAGE_HEADERS = {
 }
 
 
-def methods(handler: type[RequestHandler]) -> tuple[str, ...]:
+@cached
+def methods(handler: Any) -> tuple[str, ...]:
     """Returns the methods of a handler for `Allow`: HEAD comes with GET, OPTIONS with every handler."""
     own = [name for name in _METHODS if getattr(handler, name.lower()) is not getattr(RequestHandler, name.lower())]
     return (*own, *(["HEAD"] if "GET" in own else []), "OPTIONS")
@@ -190,17 +192,13 @@ class Base(CompressingHandler):
         """Returns the query parameters, the last value of each."""
         return {name: self.get_query_argument(name) for name in self.request.query_arguments}
 
-    def flag(self, name: str, default: str = "false") -> bool:
-        """Returns a query parameter that is true or false. Raises `Invalid`."""
-        value = self.query().get(name) or default
-        if value not in ("true", "false"):
-            raise errors.Invalid(f"{name} must be true or false")
-        return value == "true"
+    def query_values(self, name: str, is_trimmed: bool = True) -> list[str]:
+        """Returns all values of a query parameter."""
+        return self.get_query_arguments(name, strip=is_trimmed)
 
-    def arguments(self, *names: str) -> dict[str, str | None]:
-        """Returns query parameters, trimmed; None for those that are absent or blank."""
-        query = self.query()
-        return {name: query.get(name, "").strip() or None for name in names}
+    def query_value(self, name: str, is_trimmed: bool = True) -> str:
+        """Returns the last value of a query parameter; empty where it is missing. Others may be malformed."""
+        return next(reversed(self.query_values(name, is_trimmed)), "")
 
     def reply(self, response: Any) -> None:
         """Sends a response object as JSON."""
@@ -311,7 +309,15 @@ class Page(Base):
     def typed(self, name: str, stored: object = None) -> str:
         """Returns the submitted value of a refused form's field, else the stored one."""
         was_sent = self.why and name in self.request.body_arguments
-        return self.get_body_argument(name, strip=False) if was_sent else "" if stored is None else str(stored)
+        return self.form_value(name, is_trimmed=False) if was_sent else "" if stored is None else str(stored)
+
+    def form_value(self, name: str, is_trimmed: bool = True) -> str:
+        """Returns a field of the form, the last of its name; empty where it is missing."""
+        return next(reversed(self.form_values(name, is_trimmed)), "")
+
+    def form_values(self, name: str, is_trimmed: bool = True) -> list[str]:
+        """Returns all values of a field of the form."""
+        return self.get_body_arguments(name, strip=is_trimmed)
 
     def check_xsrf_cookie(self) -> None:
         """Browsers and sessions need the token of a form; other clients do not."""

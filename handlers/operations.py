@@ -32,7 +32,7 @@ from handlers.base import Base
 from handlers.http.permissions import CLOSED, Permission
 from handlers.routing import Route
 from models.errors import Invalid
-from models.inputs import Input, inputs, read
+from models.inputs import Input, cached, inputs, read
 from models.json_format import http_message, json_object
 
 EVENT_STREAM = "text/event-stream"
@@ -103,7 +103,7 @@ class Operation:
 
     @property
     def takes_body(self) -> bool:
-        return any(declared.source in ("body", "form", "file") for declared in self.inputs)
+        return _takes_body(self.request_type)
 
     @property
     def is_change(self) -> bool:
@@ -160,9 +160,12 @@ class OperationHandler(Base):
 
 def read_request(handler: Base, operation: Operation, arguments: Sequence[str] = ()) -> Any:
     """Reads the inputs of an operation; `arguments` are the variables of its path. Raises `Invalid`."""
+    declared = inputs(operation.request_type)
+    if not declared:
+        return operation.request_type()
     path = dict(zip(names_of(operation.path), arguments, strict=True))
     query = query_of(handler, operation.request_type)
-    body = _body(handler.request, operation) if operation.takes_body else {}
+    body = _body(handler.request, operation) if _takes_body(operation.request_type) else {}
     return read(operation.request_type, path, query, body)
 
 
@@ -184,15 +187,27 @@ def is_plain_text(request: HTTPServerRequest) -> bool:
     return request.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/plain"
 
 
+@cached
+def _query_inputs(request_type: Any) -> Sequence[Input]:
+    return [declared for declared in inputs(request_type) if declared.source == "query"]
+
+
+@cached
+def _takes_body(request_type: Any) -> bool:
+    return any(declared.source in ("body", "form", "file") for declared in inputs(request_type))
+
+
 def query_of(handler: Base, request_type: type[Any]) -> Mapping[str, Any]:
     """The query as `read` takes it."""
-    declared = [each for each in inputs(request_type) if each.source == "query"]
-    query: dict[str, Any] = dict(handler.query()) if declared else {}
+    declared = _query_inputs(request_type)
+    if not declared or not handler.request.query_arguments:
+        return {}
+    query: dict[str, Any] = dict(handler.query())
     for each in declared:
         if each.kind is not None and each.kind.is_repeated and each.json_name in query:
-            query[each.json_name] = handler.get_query_arguments(each.json_name)
+            query[each.json_name] = handler.query_values(each.json_name)
         elif each.kind is not None and not each.kind.is_trimmed:
-            query[each.json_name] = handler.get_query_argument(each.json_name, "", strip=False)
+            query[each.json_name] = handler.query_value(each.json_name, is_trimmed=False)
     return query
 
 
@@ -214,6 +229,7 @@ def _handler(path: str, operations: Mapping[str, Operation]) -> type[OperationHa
 _PUNCTUATION = str.maketrans("", "", "/{}-")
 
 
+@cached
 def names_of(path: str) -> list[str]:
     """The variables of a path."""
     return re.findall(r"\{(\w+)\}", path)

@@ -61,8 +61,8 @@ class Service:
 
 def accepts(request: HTTPServerRequest, media_type: str) -> bool:
     """Whether `Accept` names this media type; a wildcard does not count."""
-    accepted = request.headers.get("Accept", "").split(",")
-    return any(name.partition(";")[0].strip().lower() == media_type for name in accepted)
+    accepted = request.headers.get("Accept", "").lower()
+    return media_type in accepted and any(name.partition(";")[0].strip() == media_type for name in accepted.split(","))
 
 
 class StreamPath(PathMatches):

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import attrs
 from attrs import frozen
@@ -28,6 +28,7 @@ from models.paging import INT32, INT64, MAX_PAGE_SIZE, Paging
 from models.paging import whole as read_whole
 
 RequestType = TypeVar("RequestType")
+Function = TypeVar("Function", bound=Callable[..., Any])
 Check = Callable[[Any], object]
 """Checks a value, or each item of a list. Raises `ValidationError`, or `Invalid` that names the field."""
 
@@ -243,13 +244,14 @@ class PageRequest:
         return Paging(self.page, min(self.size, MAX_PAGE_SIZE), sort, self.sort_direction == "desc")
 
 
+def cached(function: Function) -> Function:
+    """`functools.cache` with the type of the function: mypy takes no class for hashable."""
+    return cast("Function", cache(function))
+
+
+@cached
 def inputs(request_type: Any) -> tuple[Input, ...]:
     """The inputs of a request type in declaration order."""
-    return _inputs(request_type)
-
-
-@cache
-def _inputs(request_type: Any) -> tuple[Input, ...]:
     declared = []
     fields = attrs.fields(attrs.resolve_types(request_type))
     for attribute in sorted(fields, key=lambda field: field.metadata[_INPUT].get("place", 0)):

@@ -47,11 +47,13 @@ class Login(Page):
             RequestHandler.check_xsrf_cookie(self)
 
     def get(self) -> None:
-        self._form(local_path(self.get_query_argument("next", "")))
+        self._form(local_path(self.query_value("next")))
 
     async def post(self) -> None:
-        name, target = field(self, "username"), local_path(field(self, "next") or self.get_query_argument("next", ""))
-        raw = await self.services.accounts.log_in(self.caller.address, name, field(self, "password", strip=False))
+        name, target = self.form_value("username"), local_path(self.form_value("next") or self.query_value("next"))
+        raw = await self.services.accounts.log_in(
+            self.caller.address, name, self.form_value("password", is_trimmed=False)
+        )
         if raw is None:
             self.set_status(401)
             self.set_header("WWW-Authenticate", "Bearer")
@@ -92,7 +94,7 @@ class Profile(ProfileForm):
 
     @shown_again
     async def post(self) -> None:
-        user, name, mail = _user(self), field(self, "displayName"), field(self, "email")
+        user, name, mail = _user(self), self.form_value("displayName"), self.form_value("email")
         await self.services.accounts.in_store(lambda: accounts.set_profile(user.id, name, mail))
         self.redirect(f"{self.prefix}/profile", status=303)
 
@@ -100,8 +102,8 @@ class Profile(ProfileForm):
 class ProfilePassword(ProfileForm):
     @shown_again
     async def post(self) -> None:
-        current = field(self, "currentPassword", strip=False)
-        new = field(self, "newPassword", strip=False)
+        current = self.form_value("currentPassword", is_trimmed=False)
+        new = self.form_value("newPassword", is_trimmed=False)
         await self.services.accounts.change_password(_credential(self), self.caller.address, current, new)
         self.redirect(f"{self.prefix}/profile", status=303)
 
@@ -111,8 +113,8 @@ class ProfileTokens(ProfileForm):
 
     @shown_again
     async def post(self) -> None:
-        user, name, now = _user(self), field(self, "name"), self.clock.now()
-        scope, days = _scope(field(self, "scope")), _days(field(self, "expiresDays"))
+        user, name, now = _user(self), self.form_value("name"), self.clock.now()
+        scope, days = _scope(self.form_value("scope")), _days(self.form_value("expiresDays"))
         expires = None if days is None else now + days * _DAY_MICROSECONDS
         make = self.services.accounts.in_store
         raw = await make(lambda: accounts.create_token(user.id, name, scope, expires, now))
@@ -160,11 +162,6 @@ async def end_session(handler: Page) -> None:
     credential = handler.caller.credential
     if credential is not None and credential.kind == "session":
         await handler.services.accounts.in_store(lambda: accounts.drop_session(credential.id))
-
-
-def field(handler: Page, name: str, strip: bool = True) -> str:
-    """Returns a field of a form, the last of its name; empty where it is missing."""
-    return handler.get_body_argument(name, "", strip=strip)
 
 
 def local_path(path: str) -> str:
@@ -238,7 +235,7 @@ class Users(UserForm):
     @shown_again
     async def post(self) -> None:
         """Creates an account."""
-        name, password, role = field(self, "username"), field(self, "password", strip=False), _role(self)
+        name, password, role = self.form_value("username"), self.form_value("password", is_trimmed=False), _role(self)
         await self.services.accounts.create(name, password, role)
         _redirect_to_list(self)
 
@@ -259,7 +256,7 @@ class UserRole(UserForm):
 class UserPassword(UserForm):
     @shown_again
     async def post(self, user: str) -> None:
-        password = field(self, "password", strip=False)
+        password = self.form_value("password", is_trimmed=False)
         account = await self.services.accounts.in_store(lambda: accounts.user_by_id(int(user)))
         await self.services.accounts.set_password(account, password)
         _redirect_to_list(self)
@@ -282,7 +279,7 @@ def _redirect_to_list(handler: UserForm) -> None:
 
 def _role(handler: Page) -> Role:
     """Raises `Invalid`."""
-    raw = field(handler, "role")
+    raw = handler.form_value("role")
     if raw not in ("", "ADMIN", "USER"):
         raise Invalid("role is ADMIN or USER")
     return "ADMIN" if raw == "ADMIN" else "USER"

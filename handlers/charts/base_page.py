@@ -97,7 +97,7 @@ class ChartPage(Page):
 
     def field(self, name: str) -> str:
         """A field of the form. Blanks around values and passwords are kept."""
-        return self.get_body_argument(name, "", strip=name not in _UNSTRIPPED_FIELDS)
+        return self.form_value(name, is_trimmed=name not in _UNSTRIPPED_FIELDS)
 
     def form(self) -> dict[str, str]:
         """The fields to show again in a refused form: never the key or a password."""

@@ -188,7 +188,7 @@ class ChartHandler(Base):
         """The query's parameters, the last value of each; those of a list are joined by commas."""
         lists = {declared.json_name for declared in self.operation.inputs if declared.type is tuple}
         return self.query() | {
-            name: ",".join(self.get_query_arguments(name)) for name in lists & self.request.query_arguments.keys()
+            name: ",".join(self.query_values(name)) for name in lists & self.request.query_arguments.keys()
         }
 
     async def _json(self, content: bytes, what: str) -> dict[str, Any]:

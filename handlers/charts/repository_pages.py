@@ -186,7 +186,7 @@ class OneChart(ChartPage):
         if tab not in _TABS:
             raise Invalid(f"show must be one of {', '.join(_TABS)}")
         raw = await self.run("helm_repo_versions", {"name": name, "chart": chart})
-        versions = await asyncio.to_thread(json.loads, raw)
+        versions = await asyncio.to_thread(_matching, raw, "")
         newest = next((row["chartVersion"] for row in versions if "-" not in row["chartVersion"]), "")
         version = query.get("version") or newest or (versions[0]["chartVersion"] if versions else "")
         whole_text, problem = await self._text(f"{name}/{chart}", version, tab)

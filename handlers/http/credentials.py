@@ -75,6 +75,8 @@ def presented_credential(request: HTTPServerRequest, services: Services) -> Pres
     """Returns the token or session cookie a request presents. A token takes precedence over a session."""
     if token := _token(request):
         return PresentedCredential("token", token)
+    if not request.cookies:
+        return None
     session = request.cookies.get(session_cookie(services))
     if session is None or is_embedded(request, services.config):
         return None
@@ -92,6 +94,7 @@ def identify_caller(request: HTTPServerRequest, services: Services, find_credent
     if presented and presented.kind == "token" and credential is None:
         raise Unauthenticated("this token is not known, or has expired or been revoked")
     address, is_secure = client_address(request, config)
+    peer = peer_of(request)
     return Caller(
         is_remote=is_remote(request, config),
         credential=credential,
@@ -99,8 +102,8 @@ def identify_caller(request: HTTPServerRequest, services: Services, find_credent
         is_secure=is_secure,
         has_expired_session=presented is not None and credential is None,
         has_chart_key=_has_chart_key(request, config),
-        peer=peer_of(request),
-        is_operator=peer_of(request) is not None and presented is None and not is_forwarded(request),
+        peer=peer,
+        is_operator=peer is not None and presented is None and not is_forwarded(request),
     )
 
 
@@ -130,8 +133,8 @@ def _token(request: HTTPServerRequest) -> str:
 
 
 def _has_chart_key(request: HTTPServerRequest, config: Config) -> bool:
-    presented = request.headers.get(config.svc.security.api_key_header) or ""
-    return is_chart_key(presented.encode("latin-1", "replace"), config)
+    presented = request.headers.get(config.svc.security.api_key_header)
+    return presented is not None and is_chart_key(presented.encode("latin-1", "replace"), config)
 
 
 class AccountLookup(HTTPMessageDelegate):

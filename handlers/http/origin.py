@@ -18,12 +18,14 @@ def check_host(request: HTTPServerRequest, config: Config) -> None:
 
     Without this check a page of another site could point its own host name at this address and read the answers.
     """
-    allowed = {name.lower() for name in config.server.allowed_hosts}
-    if listens_beyond_loopback(config) and not allowed:
+    if not config.server.allowed_hosts and listens_beyond_loopback(config):
         return
     hosts = request.headers.get_list("Host")
     name = _host_name(hosts[0]) if len(hosts) == 1 else ""
-    if hosts and not (name == "localhost" or name in allowed or hosts[0].lower() in allowed or is_ip_address(name)):
+    if not hosts or name == "localhost" or is_ip_address(name):
+        return
+    allowed = {name.lower() for name in config.server.allowed_hosts}
+    if not (name in allowed or hosts[0].lower() in allowed):
         raise Misdirected("this Host is not served here; server.allowed-hosts names those that are")
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+from functools import lru_cache
 
 from tornado.httputil import HTTPServerRequest
 
 from models.config.settings import Config
 
-_FORWARDED_HEADERS = ("forwarded", "x-forwarded-", "x-real-ip")
+_FORWARDED = re.compile("^(forwarded|x-forwarded-|x-real-ip)", re.IGNORECASE | re.MULTILINE)
+"""Matches names of headers."""
 
 
 def client_address(request: HTTPServerRequest, config: Config) -> tuple[str, bool]:
@@ -36,13 +39,19 @@ def is_remote(request: HTTPServerRequest, config: Config) -> bool:
 
 def is_forwarded(request: HTTPServerRequest) -> bool:
     """Whether a proxy has passed the request on."""
-    return any(name.lower().startswith(_FORWARDED_HEADERS) for name in request.headers)
+    return _FORWARDED.search("\n".join(request.headers)) is not None
 
 
 def listens_beyond_loopback(config: Config) -> bool:
-    return not all(_is_loopback(address) for address in config.server.address)
+    return _are_beyond_loopback(tuple(config.server.address))
 
 
+@lru_cache(maxsize=16)
+def _are_beyond_loopback(addresses: tuple[str, ...]) -> bool:
+    return not all(_is_loopback(address) for address in addresses)
+
+
+@lru_cache(maxsize=1024)
 def is_ip_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)

@@ -53,18 +53,23 @@ async def of_value(operation: ChartOperation, value: Any) -> Result:
 
 def of_json(body: bytes) -> Result:
     """Raises `TooLarge`."""
-    return Result(_text(body).text, json.loads(body) if body.startswith(b"{") else None)
+    return Result(_text(body).text, _parsed(body) if body.startswith(b"{") else None)
 
 
 def of_response(status: int, media_type: str, body: bytes) -> Result:
     """Returns the result of a REST response. Raises `TooLarge`."""
     is_json = media_type.partition(";")[0].endswith("json")
     if status >= 400:
-        error = json.loads(body) if is_json else {}
+        error = _parsed(body) if is_json else {}
         return failed(error.get("detail") or error.get("message") or body.decode("utf-8", "replace"))
     if not body:
         return DONE
     return of_json(body) if is_json else _text(body)
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(body)
+    return value
 
 
 def failed(message: str) -> Result:

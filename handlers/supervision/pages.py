@@ -93,8 +93,8 @@ class Processes(ControlPage):
         return table, [process for process in fleet if process.name in names]
 
     async def post(self) -> None:
-        verb, names = _verb(self, *_VERBS), self.get_body_arguments("name")
-        if self.get_body_argument("to", "") == "selected":
+        verb, names = _verb(self, *_VERBS), self.form_values("name")
+        if self.form_value("to") == "selected":
             await self._change_selected(verb, names)
         else:
             calls = {"start": group_calls.start_all, "stop": group_calls.stop_all, "restart": group_calls.restart_all}
@@ -192,7 +192,7 @@ class ProcessPage(ControlPage):
             await {"start": fleet.start, "stop": fleet.stop, "restart": fleet.restart}[verb](name)
         else:
             await self.supervision.scheduler.pause(name, verb == "pause")
-        path = process_url(name) if self.get_body_argument("to", "") == "one" else "/processes"
+        path = process_url(name) if self.form_value("to") == "one" else "/processes"
         self.redirect(self.prefix + path, status=303)
 
 
@@ -267,7 +267,7 @@ def _log_streams(spec: ProcessSpec) -> dict[str, str]:
 
 
 def _verb(page: Page, *verbs: str) -> str:
-    verb = page.get_body_argument("verb", "")
+    verb = page.form_value("verb")
     if verb not in verbs:
         raise Invalid(f"verb must be {', '.join(verbs[:-1])} or {verbs[-1]}")
     return verb

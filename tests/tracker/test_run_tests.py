@@ -124,6 +124,10 @@ def test_texts_do_not_end_at_nul(server: Server) -> None:
     assert failure["systemOut"].endswith("xxx\ufffdthe end")
 
 
+def test_zeros_before_a_number_do_not_change_it() -> None:
+    assert inputs.read(TestFilter, {}, {"minMs": "000000000000000000000000500"}, {}).min_ms == 500
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [

@@ -26,8 +26,8 @@ _ROWS = 100
 class FailurePage(ReadPage):
     def filters(self, *names: str) -> tuple[dict[str, str | None], str | None]:
         """The query parameters of these names, and the cursor; None for those that are absent or blank."""
-        values = self.arguments(*names, "cursor")
-        return values, values.pop("cursor")
+        query = self.query()
+        return {name: query.get(name) or None for name in names}, query.get("cursor") or None
 
 
 class ClustersPage(FailurePage):

@@ -43,7 +43,7 @@ class TrackedPage(Page):
             raise self.unseen(missing.message) from None
 
     def form(self) -> dict[str, str]:
-        return {name: self.get_body_argument(name, strip=False) for name in self.request.body_arguments}
+        return {name: self.form_value(name, is_trimmed=False) for name in self.request.body_arguments}
 
 
 class Form(TrackedPage):
