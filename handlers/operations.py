@@ -226,7 +226,7 @@ def _handler(path: str, operations: Mapping[str, Operation]) -> type[OperationHa
     return type(f"Handler{path.title().translate(_PUNCTUATION)}", (OperationHandler,), body)
 
 
-_PUNCTUATION = str.maketrans("", "", "/{}-")
+_PUNCTUATION = str.maketrans("", "", "/{}-.")
 
 
 @cached

@@ -63,7 +63,15 @@ READ_PERMISSIONS = {
 }
 READ_ROUTES = [route for route in ROUTES if route[0] == "GET" and route[2].permission_of("GET") in READ_PERMISSIONS]
 STREAMS = {"RunStream", "StatusStream", "LogStream", "LiveStream"}
-PUBLIC_HANDLERS = {"Health", "Ready", "Login", "Logout", "BadgePicture", "Favicon", "Uploader"}
+PUBLIC_HANDLERS = {
+    "HandlerHealthz",
+    "HandlerReadyz",
+    "Login",
+    "Logout",
+    "HandlerBadgeProjectidMetricSvg",
+    "Favicon",
+    "Uploader",
+}
 
 
 def name(route: tuple[str, str, Any]) -> str:
