@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,15 @@ def _escaped(name: str) -> str:
         return escaped
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"{escaped[: _MAX_NAME_BYTES - len(digest) - 1]}-{digest}"
+
+
+def keep_for_now(data_dir: Path, name: str) -> None:
+    """A process is no longer configured, or no longer captured: `remove_old` keeps its files for some time from now."""
+    stem = _escaped(name)
+    for path in folder_of(data_dir).glob("*"):
+        if path.name.startswith((f"{stem}.out", f"{stem}.err")):
+            with contextlib.suppress(OSError):  # it is another user's
+                os.utime(path, follow_symlinks=False)
 
 
 def remove_old(data_dir: Path, kept: Collection[str], now: float) -> list[Path]:

@@ -95,6 +95,7 @@ class Supervision:
         become_subreaper()
         self._leftovers = await adopt(self.fleet, self.context, records)
         self.context.leftovers = self._leftovers.begin(tasks)
+        self.process_logs.keep_for_now(process.name for process in self._leftovers.processes)
         self.scheduler.configure()
         self.process_logs.start()
         tasks.start(self.process_logs.growth.watch(), "log growth")
@@ -105,6 +106,9 @@ class Supervision:
 
     async def reload(self, settings: Settings) -> Reload:
         """Applies other settings. Returns what was done."""
+        captured = {name for name, spec in settings.processes.items() if spec.captured_files}
+        before = {process.name for process in self.fleet if process.spec.captured_files}
+        self.process_logs.keep_for_now(before - captured)
         self.settings = settings
         self.event_writer.retained_runs = settings.runs.retain
         self.process_logs.take_over(settings.processes)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Server, wait_for
+from conftest import Serve, Server, wait_for
 
 from models.supervision.captured_logs import remove_old, with_log
 from models.supervision.process import LogMode, ProcessSpec, Size
@@ -103,6 +103,27 @@ def test_output_is_captured_and_shown_raw(server: Server) -> None:
     assert server.get("/api/v1/processes/logs/silenced").status == 404
     wait_for(lambda: "from heard" in server.log.read_text())
     assert "unheard" not in server.log.read_text()
+
+
+@pytest.mark.parametrize("by_reload", [True, False])
+def test_logs_of_a_removed_process_are_kept_for_some_time_after_its_removal(serve: Serve, by_reload: bool) -> None:
+    """Also if it wrote nothing for long, and its backups too."""
+    server = serve({"quiet": {"command": ["sh", "-c", "echo once; exec sleep 1000"], "log": "capture"}})
+    server.do("start", "quiet")
+    log, backup = (server.data / "logs" / name for name in ("quiet.out", "quiet.out.1"))
+    wait_for(log.read_bytes)
+    backup.touch()
+    for file in (log, backup):
+        os.utime(file, (0, time.time() - 8 * 86400))
+    if not by_reload:
+        server.close()
+    server.configure({"supervisor": {"processes": {}}})
+    if by_reload:
+        assert server.post("/api/v1/supervisor/reload").status == 200
+    else:
+        server.start()
+    assert remove_old(server.data, set(), time.time()) == []
+    assert {file.name for file in log.parent.glob("quiet.out*")} == {"quiet.out", "quiet.out.1"}
 
 
 def test_captured_output_is_followed_across_rotations_and_kill_9(server: Server) -> None:

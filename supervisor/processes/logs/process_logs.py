@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from models.config.settings import Server
 from models.supervision import log_marks
-from models.supervision.captured_logs import remove_old
+from models.supervision.captured_logs import keep_for_now, remove_old
 from models.supervision.log_marks import LogMark
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
@@ -110,6 +110,11 @@ class ProcessLogs:
         found = await off_loop(lambda: log_marks.of_file(path, rotation))
         size = log_sizes([LogFile(path, 0, 0)]).get(path, 0)
         return [mark for mark in found if mark.position <= size]  # another program may have truncated it
+
+    def keep_for_now(self, names: Iterable[str]) -> None:
+        """These processes are no longer configured: the captured logs are kept for some time from now."""
+        for name in names:
+            keep_for_now(Path(self._server.data_dir), name)
 
     async def remove_old(self) -> None:
         """Deletes the captured logs of processes that were removed from the configuration some time ago."""

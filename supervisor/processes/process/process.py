@@ -365,7 +365,6 @@ class Process:
             return await self.stop()
         finally:
             self.cancel_tasks()
-            self.state.touch_logs()
             if not self.live:
                 self._context.event_writer.forget(self.name)
 

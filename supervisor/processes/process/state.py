@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -154,12 +152,6 @@ class ProcessState:
         """Adds to `failedErrorLog`, unless another instance has begun meanwhile."""
         if self.record.generation == record.generation:
             self.note(failed_log="\n".join(filter(None, (self.record.failed_log, text))))
-
-    def touch_logs(self) -> None:
-        """It is no longer configured: its captured logs are kept for some time from now on."""
-        for path in self.spec.captured_files:
-            with contextlib.suppress(OSError):
-                os.utime(path)
 
     # Who waits for a change, and who is notified
 
