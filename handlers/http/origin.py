@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from tornado.httputil import HTTPServerRequest
 
+from handlers.control_socket import peer_of
 from handlers.http.proxy import is_ip_address, listens_beyond_loopback
 from models.config.settings import Config
 from models.errors import Denied, Misdirected
@@ -18,7 +19,7 @@ def check_host(request: HTTPServerRequest, config: Config) -> None:
 
     Without this check a page of another site could point its own host name at this address and read the answers.
     """
-    if not config.server.allowed_hosts and listens_beyond_loopback(config):
+    if not config.server.allowed_hosts and listens_beyond_loopback(config) and peer_of(request) is None:
         return
     hosts = request.headers.get_list("Host")
     name = _host_name(hosts[0]) if len(hosts) == 1 else ""

@@ -240,3 +240,11 @@ def test_a_server_of_root_warns_of_access_for_every_local_user(
 ) -> None:
     warning = "any local user can control processes as root (supervisor.security.local-control)"
     assert (warning in serve({"web": SLEEP}, **sections).log.read_text()) == is_warned
+
+
+def test_the_control_socket_refuses_other_hosts_also_beyond_loopback(serve: Serve) -> None:
+    server = serve({"web": SLEEP}, server={"address": "0.0.0.0"})
+    statuses = [
+        send_request(control(server), "GET", "/healthz", {"Host": host})[0] for host in ("localhost", "evil.test")
+    ]
+    assert statuses == [200, 421]
