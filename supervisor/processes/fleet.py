@@ -243,10 +243,13 @@ class Fleet:
         self, processes: list[Process], request: int, cause: Cause = MANUAL, delayed: bool = False
     ) -> list[str]:
         """Starts these; returns the failures. A later stop calls off those that have not begun yet."""
-        with announced(processes):
-            return await self._for_each(
-                processes, lambda process: self.start_once(process, request, cause, delayed=delayed)
-            )
+        with announced(processes) as announcements:
+
+            async def start(process: Process) -> str:
+                with announcements[process]:  # it waits for nothing once its own start has ended
+                    return await self.start_once(process, request, cause, delayed=delayed)
+
+            return await self._for_each(processes, start)
 
     async def start_once(self, process: Process, request: int, cause: Cause = MANUAL, delayed: bool = False) -> str:
         """Starts a process; requests during the start share its outcome, so that one failure is one attempt."""
@@ -373,12 +376,17 @@ def _report_failure(_: str, error: BaseException) -> None:
 
 
 @contextlib.contextmanager
-def announced(processes: Iterable[Process]) -> Iterator[None]:
-    """A group operation is going to start these processes: until then a stop calls that off."""
+def announced(processes: Iterable[Process]) -> Iterator[Mapping[Process, contextlib.ExitStack]]:
+    """A group operation is going to start these processes: until then a stop calls that off.
+
+    Yields a context for each, which ends its announcement earlier.
+    """
     with contextlib.ExitStack() as stack:
+        announcements: dict[Process, contextlib.ExitStack] = {}
         for process in processes:
-            stack.enter_context(process.starts.announced())
-        yield
+            announcements[process] = stack.enter_context(contextlib.ExitStack())
+            announcements[process].enter_context(process.starts.announced())
+        yield announcements
 
 
 async def _wait_for_spawns(processes: Iterable[Process]) -> None:

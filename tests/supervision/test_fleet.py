@@ -93,6 +93,20 @@ def test_group_commands_reach_a_process_that_waits_for_its_dependency(serve: Ser
     assert server.status("web") == ("not_started" if verb == "stop" else "running")
 
 
+def test_a_failed_process_waits_for_nothing_while_a_group_start_goes_on(serve: Serve) -> None:
+    server = serve({
+        "bad": {"command": "/no/such/program"},
+        "slow": {"type": "notify", "command": "sleep 1000", "ready-timeout": 0},
+    })  # fmt: skip
+    start = Call(lambda: server.post("/api/v1/processes/group/start"))
+    server.until("bad", "failed_to_start")
+    server.until("slow", "starting")
+    waits = {one["name"]: one["waitingFor"] for one in server.get("/api/v1/processes/details").json}
+    assert waits == {"bad": None, "slow": "ready"}
+    assert server.do("stop", "slow").status == 200
+    assert start.response.status == 500
+
+
 def test_group_stop_is_200_while_only_a_restart_is_pending(serve: Serve) -> None:
     """The stop is not 404, although no process is live: a restart is due."""
     server = serve({"web": {"command": "/no/such/program", "restart": "always", "restart-delay": 60}})
