@@ -24,7 +24,7 @@ from models.supervision.process import Status
 from supervisor import host
 from supervisor.processes.fleet import Reload
 from supervisor.processes.group_calls import Outcome
-from supervisor.processes.process.health import HealthReport
+from supervisor.processes.process.health import HealthReport, check_name
 from supervisor.processes.process.process import Process
 
 Length = NewType("Length", int)
@@ -382,7 +382,9 @@ def process_status(process: Process) -> ProcessStatusInfo:
 
 def process_health(process: Process, report: HealthReport | None) -> ProcessHealth:
     if report is None:
-        return ProcessHealth(process.name, process.status, None, None, Int32(0), None, None)
+        check = process.spec.health_check  # its first result is not known yet
+        name = None if check is None else check_name(check)
+        return ProcessHealth(process.name, process.status, name, None, Int32(0), None, None)
     return ProcessHealth(
         process.name,
         process.status,

@@ -292,6 +292,8 @@ def test_wait_misses_no_change(serve: Serve) -> None:
     assert reading(ctl, "wait", "fails") == (1, "the state can no longer be reached: fails is failed\n")
     assert ctl("wait", "fails", "web", "--any").returncode == 0
     assert ctl("wait", "fails", "--for", "ended").returncode == 0
+    never = "the state can no longer be reached: web is running (web: no health check)\n"
+    assert reading(ctl, "wait", "web", "--for", "healthy") == (1, never)
     assert ctl("wait", "web", "--for", "ended", "--timeout", "0.1s").returncode == 124
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -139,8 +139,9 @@ def wait(client: Client, arguments: Namespace) -> int:
     query = selection(arguments.selectors)
     processes = client.get(DETAILS, query).json
     names = {process["name"] for process in processes}
+    hopeless = _unchecked(client, names) if arguments.target in ("healthy", "unhealthy") else set()
     for _ in _changes(stream, names, end):
-        if _is_decided(processes := client.get(DETAILS, query).json, arguments):
+        if _is_decided(processes := client.get(DETAILS, query).json, arguments, hopeless):
             break
     else:
         print(f"timed out after {arguments.wait_timeout:g} s: {_states(processes)}", file=sys.stderr)
@@ -150,7 +151,8 @@ def wait(client: Client, arguments: Namespace) -> int:
     reached = [_has_reached(process, arguments.target) for process in processes]
     if any(reached) if arguments.any else all(reached):
         return OK
-    print(f"the state can no longer be reached: {_states(processes)}", file=sys.stderr)
+    without = f" ({', '.join(map(plain, sorted(hopeless)))}: no health check)" if hopeless else ""
+    print(f"the state can no longer be reached: {_states(processes)}{without}", file=sys.stderr)
     return FAILED
 
 
@@ -169,15 +171,25 @@ def _changes(stream: EventStream, names: set[str], end: float) -> Iterator[None]
         return
 
 
-def _is_decided(processes: list[dict[str, Any]], arguments: Namespace) -> bool:
+def _unchecked(client: Client, names: Iterable[str]) -> set[str]:
+    """Those without a health check."""
+    return {name for name in names if client.get(f"/processes/health/{quote(name, safe='')}").json["check"] is None}
+
+
+def _is_decided(processes: list[dict[str, Any]], arguments: Namespace, hopeless: Collection[str]) -> bool:
+    """Whether the wanted state is reached, or cannot be; the `hopeless` processes can never reach it."""
     reached = [_has_reached(process, arguments.target) for process in processes]
     lost = [
-        not has and process["status"] in ENDED and process["waitingFor"] is None and not _is_due(process)
+        not has and (process["name"] in hopeless or (_has_ended(process) and not _is_due(process)))
         for has, process in zip(reached, processes, strict=True)
     ]
     if arguments.any:
         return any(reached) or all(lost)
     return all(reached) or any(lost)
+
+
+def _has_ended(process: dict[str, Any]) -> bool:
+    return process["status"] in ENDED and process["waitingFor"] is None
 
 
 def _is_due(process: dict[str, Any]) -> bool:
@@ -187,7 +199,7 @@ def _is_due(process: dict[str, Any]) -> bool:
 def _has_reached(process: dict[str, Any], target: str) -> bool:
     status = process["status"]
     if target == "ended":
-        return status in ENDED and process["waitingFor"] is None
+        return _has_ended(process)
     if target != "ready":
         return bool(status == target)
     if process["type"] == "oneshot":

@@ -84,7 +84,9 @@ class Prober:
     def _note(self, name: str, check: HealthCheck, problem: str, streak: int) -> None:
         now, previous = self._clock.now(), self._reports.get(name)
         since = previous.since if previous is not None and streak > 1 else now
-        self._reports[name] = HealthReport(_name(check), not problem, problem, streak if problem else 0, since, now)
+        self._reports[name] = HealthReport(
+            check_name(check), not problem, problem, streak if problem else 0, since, now
+        )
 
     async def probe(self, check: HealthCheck, launch: Launch) -> str:
         """Why the probe failed; empty where it succeeded. No response within `timeout` is a failure."""
@@ -151,7 +153,7 @@ class Prober:
             self._client.close()
 
 
-def _name(check: HealthCheck) -> str:
+def check_name(check: HealthCheck) -> str:
     """The check in a few words, with secrets hidden."""
     if check.http is not None:
         return f"{check.http.method} {shown_address(check.http.url)}"
