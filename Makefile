@@ -64,7 +64,7 @@ screenshots: $(VENV)/test .tools/ready3
 soak: $(VENV)/test .tools/ready3
 	$(BIN)/python benchmarks/soak.py
 
-# Builds the sdist, the wheel, and one executable with its own Python, in dist/.
+# Builds the sdist, the wheel, one executable with its own Python, a package for Debian and a container image, in dist/.
 dist: $(VENV)/dist
 	$(BIN)/python packing/dist.py
 

@@ -1,4 +1,6 @@
-"""Builds the sdist, the wheel, and one executable that brings its own Python, in `dist/`. `make dist` calls it.
+"""Builds the sdist, the wheel, and one executable that brings its own Python, in `dist/`; from the executable a package
+for Debian and a container image; a list of components and SHA256SUMS. `make dist` calls it. The same commit on the same
+machine has the same bytes: all times are SOURCE_DATE_EPOCH, which is that of the commit if it is not given.
 
 It works on a copy of the sources, so that stray files of a working folder are left out. The executable holds what the
 wheel holds. It runs where the C library is at least as new as on the machine that built it.
@@ -23,6 +25,7 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
 from models import VERSION  # noqa: E402 (found by the line above)
+from packing import archives, debian, oci, sbom  # noqa: E402
 
 TAKEN = (
     "setup.cfg", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "run.py",
@@ -74,6 +77,8 @@ def build_packages(work: Path, out: Path) -> Path:
         else:
             shutil.copy2(ROOT / name, source)
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source, folder=work)
+    sdist = out / f"pilothouse-{VERSION}.tar.gz"
+    sdist.write_bytes(archives.repack(sdist.read_bytes()))
     return out / f"pilothouse-{VERSION}-py3-none-any.whl"
 
 
@@ -121,22 +126,42 @@ def build_executable(work: Path, folder: Path, out: Path) -> Path:
     return program
 
 
+def set_time() -> None:
+    """Sets SOURCE_DATE_EPOCH to the time of the commit, and a fixed hash seed, for this process and its children."""
+    if "SOURCE_DATE_EPOCH" not in os.environ:
+        command = ["git", "log", "-1", "--format=%ct"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        os.environ["SOURCE_DATE_EPOCH"] = done.stdout.strip() or "315532800"  # 1980: zip archives begin there
+    os.environ["PYTHONHASHSEED"] = "0"
+
+
+def write_sums(out: Path) -> None:
+    """Writes SHA256SUMS of the files of this version."""
+    files = sorted(path for path in out.glob(f"pilothouse[-_]{VERSION}*") if path.is_file())
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    (out / "SHA256SUMS").write_text("".join(lines))
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Builds the sdist, the wheel and the executable.")
+    parser = argparse.ArgumentParser(description="Builds the sdist, the wheel, the executable and its packages.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--packages-only", action="store_true", help="no executable")
     arguments = parser.parse_args()
     if not arguments.packages_only and (lacking := missing()):
         print(f"the executable cannot be built here; missing: {', '.join(lacking)}", file=sys.stderr)
         return 1
+    set_time()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
         wheel = build_packages(work, out)
         if not arguments.packages_only:
-            program = build_executable(work, gather(work, wheel), out)
-            print(f"{program}: {program.stat().st_size / 1e6:.1f} MB")
+            folder = gather(work, wheel)
+            program = build_executable(work, folder, out)
+            for file in (program, debian.build(program, out), oci.build(folder, out), sbom.build(out)):
+                print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
+    write_sums(out)
     return 0
 
 
