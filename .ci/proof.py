@@ -1,6 +1,6 @@
 """`make proof`: what takes too long for `make test`. Each part is run, and the exit code is 1 if any of them fails.
 
-    python .ci/proof.py [rounds] [log] [pythons] [bare] [debian] [minimal]
+    python .ci/proof.py [rounds] [log] [pythons] [bare] [debian] [minimal] [packages]
 
 rounds: the tests with their long rounds (PILOTHOUSE_PROOF=1).
 log: the write-ahead log of the tracker's store during a quarter of an hour of uploads.
@@ -8,8 +8,9 @@ pythons: the tests on every Python from 3.11 to 3.14 that is found.
 bare: `make run`, then `make test`, as an ordinary user of a fresh Debian 12 with what the README names (`bare.py`).
 debian: the README in a fresh Debian 12.
 minimal: the server in a Debian 12 without any optional program.
+packages: `make dist` twice, with equal bytes; its package in a Debian 12 and 13; its container image (`packages.py`).
 
-The last three need root's rights and debootstrap; apt and pip use the settings of this machine.
+The last four need root's rights and debootstrap; apt and pip use the settings of this machine.
 """
 
 from __future__ import annotations
@@ -104,8 +105,12 @@ def minimal() -> bool:
     return in_debian(NEEDED, "make .venv/run", smoke)
 
 
+def packages() -> bool:
+    return succeeds(sys.executable, ROOT / ".ci" / "packages.py")
+
+
 PARTS: Mapping[str, Callable[[], bool]] = {
-    part.__name__: part for part in (rounds, log, pythons, bare, debian, minimal)
+    part.__name__: part for part in (rounds, log, pythons, bare, debian, minimal, packages)
 }
 
 

@@ -110,7 +110,7 @@ Version: {VERSION}
 Architecture: {architecture}
 Maintainer: Pilothouse <pilothouse@localhost>
 Installed-Size: {size // 1024 + 1}
-Depends: libc6 (>= {glibc}), passwd
+Depends: libc6 (>= {glibc}), passwd, procps
 Recommends: systemd, ca-certificates
 Section: admin
 Priority: optional
