@@ -21,6 +21,7 @@ from handlers.supervision.process_metrics import MetricsWindow
 from handlers.supervision.process_table import process_url, row_of, status_counts
 from handlers.tracker.project_status import health, projects_of
 from handlers.web import layout
+from handlers.web.first_steps import first_steps
 from models.charts.releases import Brief
 from models.paging import Paging
 from models.supervision.events import Entry
@@ -80,6 +81,7 @@ class Overview(Page):
         write_page(
             self,
             "web/home.html",
+            steps=first_steps(self, bool(fleet), bool(projects.statuses), bool(releases.states), not releases.problem),
             name=self.config.supervisor.node_name or platform.node(),
             description=self.config.supervisor.description,
             machine=host.read(),
