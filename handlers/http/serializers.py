@@ -15,6 +15,7 @@ import cattrs
 from attrs import field
 from cattrs.gen import make_dict_unstructure_fn, override
 
+from models import VERSION
 from models.json_format import Instant, camel_case, http_message, rfc3339
 from models.paging import Page
 from models.supervision.events import Entry
@@ -280,6 +281,7 @@ class ReloadResult:
 @http_message
 class Health:
     status: Literal["UP"] = "UP"
+    version: str = VERSION
 
 
 @http_message

@@ -11,6 +11,8 @@ import pytest
 from conftest import Answer, Serve, Server
 from http_checks import check_error, check_problem, connect, json_body, read_response, running_server, send_request
 
+from models import VERSION
+
 START = "/api/v1/processes/start/idle"
 STOP = "/api/v1/processes/stop/idle"
 MIB = 1024 * 1024
@@ -156,7 +158,7 @@ def test_a_client_that_disconnects_during_its_body_affects_no_other(server: Serv
     for path in (STOP, "/api/v1/nope"):
         with connect(server) as connection:
             connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc".encode())
-    assert json_body(server.get("/healthz")) == {"status": "UP"}
+    assert json_body(server.get("/healthz")) == {"status": "UP", "version": VERSION}
     assert "Traceback" not in server.log.read_text()
 
 

@@ -11,6 +11,8 @@ import pytest
 from conftest import Answer, Server
 from http_checks import ERROR_FIELDS, PROBLEM_FIELDS, connect, json_body, read_response, running_server, send_raw
 
+from models import VERSION
+
 SEED = 20
 EACH = 25
 PATTERNS = [
@@ -84,7 +86,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def check_server_after(server: Server) -> Iterator[None]:
     """After each test: the server runs, is healthy, and has logged no traceback."""
     yield
-    assert json_body(server.get("/healthz")) == {"status": "UP"}
+    assert json_body(server.get("/healthz")) == {"status": "UP", "version": VERSION}
     assert server.get("/api/v1/processes").status == 200
     assert "Traceback" not in server.log.read_text()
 

@@ -307,7 +307,7 @@ def test_connections_that_wait_for_a_descriptor_cost_no_cpu_time(serve: Serve) -
         before, end = program.cpu_times(), time.monotonic() + 1
         while time.monotonic() < end:
             kept.request("GET", "/healthz")
-            assert kept.getresponse().read() == b'{"status":"UP"}'
+            assert kept.getresponse().read().startswith(b'{"status":"UP",')
             time.sleep(0.1)
         after = program.cpu_times()
         assert after.user + after.system - before.user - before.system < 0.5
