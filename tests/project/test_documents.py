@@ -140,6 +140,16 @@ def test_printed_output_is_compared_with_the_expected_output(expected: str, foun
     assert matches(expected, found) is fits
 
 
+def test_the_notes_of_a_release_are_short() -> None:
+    """Entries below `Unreleased` may be many; a release has what a user notices."""
+    releases = re.split(r"^## ", text("CHANGELOG.md"), flags=re.MULTILINE)[1:]
+    assert releases[0].startswith("Unreleased\n")
+    assert [notes[:10] for notes in releases[1:] if len(notes.splitlines()) > 150] == []
+    for notes in releases:
+        heads = re.findall("^### .*", notes, re.MULTILINE)
+        assert len(set(heads)) == len(heads)
+
+
 # Links
 
 
