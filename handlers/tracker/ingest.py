@@ -53,6 +53,9 @@ _FIELDS = {
 }  # fmt: skip
 """The text parts, and the fields of `Upload` they set."""
 
+_ALIASES: Mapping[str, FileKind] = {"tests": "junit", "coverage": "jacoco"}
+_KNOWN_PARTS = tuple(dict.fromkeys((*_FILES, *_ALIASES, *_FIELDS, "codeowners")))
+_MAX_WARNED_PARTS = 10
 _NUMBERS = {"prNumber": (0, INT64), "attempt": (-INT64, INT64), "expectedUploads": (1, 10_000)}
 _BOOLEANS = {"true": True, "false": False}
 _RERUNS = ("worst", "last")
@@ -159,10 +162,22 @@ class Arrival:
         for field in ("repo_url", "build_url"):
             if values.get(field) is not None:
                 values[field] = without_login(values[field])
+        if values.get("expected_uploads") is not None and values.get("run_key") is None:
+            raise Invalid("expectedUploads needs a runKey: without one, each upload is a run of its own")
+        values["warnings"] = self._unknown_parts()
         owners = next((part for part in reversed(self._parts.all) if part.name == "codeowners" and part.size), None)
         if owners is not None:
             values["codeowners"] = _content(owners, codeowners.MAX_BYTES)
         return Upload(**{field: value for field, value in values.items() if value is not None})
+
+    def _unknown_parts(self) -> list[str]:
+        """A warning for each name of a part that means nothing here: a typing error would go unseen."""
+        unknown = dict.fromkeys(part.name for part in self._parts.all if part.name not in _KNOWN_PARTS)
+        known = ", ".join(_KNOWN_PARTS)
+        return [
+            f"part {_printable(name)[:_MAX_NAME_CHARACTERS]} was ignored: it is not one of {known}"
+            for name in [*unknown][:_MAX_WARNED_PARTS]
+        ]
 
     def files(self) -> Sequence[Received]:
         """The files in order, without empty ones. Raises `Invalid` without a test or performance report."""
@@ -170,7 +185,7 @@ class Arrival:
             Received(kind, _printable(part.file_name or "without a file name"), part.file.name, part.size)
             for part in self._parts.all
             for kind in _FILES
-            if part.name == kind and part.file is not None and part.size
+            if _ALIASES.get(part.name, part.name) == kind and part.file is not None and part.size
         ]
         if not any(file.kind in ("junit", "perf") for file in reports):
             names = ", ".join(

@@ -180,7 +180,7 @@ class Ingest:
         except BaseException:
             self.remove(folder, lambda: None)
             raise
-        upload = evolve(upload, warnings=read.ignored)
+        upload = evolve(upload, warnings=[*upload.warnings, *read.ignored])
         stored = await self._stored(folder, upload, files, credential, read)
         self._publish(stored.update)
         return stored

@@ -473,3 +473,20 @@ def test_base_commits_must_be_a_list_of_texts(server: Server, commits: str) -> N
     diff = f'{{"base":"a","baseCommits":{commits},"files":{{}}}}'
     check = post(server, ("project", "base commits"), ("diff", diff), JUNIT)
     assert check.status == 400
+
+
+def test_tests_and_coverage_are_other_names_of_parts(server: Server) -> None:
+    coverage = ("coverage", b"mode: set\nexample.com/a.go:1.1,2.2 1 1\n")
+    answer = upload(server, ("project", "aliases"), ("tests", JUNIT[1]), coverage)
+    assert (answer["tests"], answer["lineCoveragePct"], answer["warnings"]) == (1, 100.0, [])
+
+
+def test_an_unknown_part_is_a_warning_that_names_the_known_ones(server: Server) -> None:
+    (warning,) = upload(server, ("project", "unknown parts"), ("brnach", "x"), ("brnach", "y"), JUNIT)["warnings"]
+    assert warning.startswith("part brnach was ignored: it is not one of junit, jacoco,")
+    assert "branch" in warning
+
+
+def test_expected_uploads_need_a_run_key(server: Server) -> None:
+    answer = post(server, ("project", "expected"), ("expectedUploads", "2"), JUNIT)
+    assert (answer.status, "runKey" in answer.json["detail"]) == (400, True)

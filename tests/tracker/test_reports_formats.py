@@ -241,7 +241,7 @@ def test_the_fields_of_a_ctrf_test(indent: int | None, size: int) -> None:
 def test_ctrf_without_tests_counts_by_its_summary() -> None:
     summary = {"tests": 6, "passed": 2, "failed": 1, "skipped": 1, "pending": 1, "other": 1}
     assert read_totals(ctrf(summary=summary)) == (6, 1, 0, 3, 0)
-    assert read_totals(ctrf({"name": "a", "status": "passed"}, summary=summary)) == (1, 0, 0, 0, 0)
+    assert read_totals(ctrf({"name": "a", "status": "passed"}, summary=summary)) == (2, 1, 0, 0, 0)
 
 
 def test_invalid_numbers_of_ctrf_are_ignored() -> None:

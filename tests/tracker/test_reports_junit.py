@@ -78,7 +78,7 @@ ATTRIBUTES = {
     "thousands": (suite(attributes='tests="1,234"'), (1234, 0, 0, 0, 0)),
     "nonsense": (suite(attributes='tests="-5" failures="NaN" errors="" skipped="1e9"'), (0, 0, 0, 0, 0)),
     "one beside another with cases": (suite(suite(OK), suite(attributes='tests="4"')), (5, 0, 0, 0, 0)),
-    "one with cases below": (suite(suite(OK), attributes='tests="9" failures="9"'), (1, 0, 0, 0, 0)),
+    "one with cases below": (suite(suite(OK), attributes='tests="9" failures="9"'), (2, 1, 0, 0, 0)),
     "the inner one, not both": (suite(suite(attributes='tests="2"'), attributes='tests="2"'), (2, 0, 0, 0, 0)),
     "the outer one, if only it tells": (suite(suite(), attributes='tests="2" errors="1"'), (2, 0, 1, 0, 0)),
     "the root, if only it tells": ('<testsuites tests="3" failures="1"/>', (3, 1, 0, 0, 0)),
@@ -88,7 +88,11 @@ ATTRIBUTES = {
     "its own error, counted already": (suite("<error/>", attributes='tests="1" errors="1"'), (1, 0, 1, 0, 0)),
     "its own error beside tests that passed": (suite("<error/>", attributes='tests="4"'), (5, 0, 1, 0, 0)),
     "two errors of its own": (suite("<error/><error/>"), (1, 0, 1, 0, 0)),
-    "its own error beside cases": (suite(BAD, "<error/>"), (1, 1, 0, 0, 0)),
+    "its own error beside cases": (suite(BAD, "<error/>"), (2, 1, 1, 0, 0)),
+    "its own failure beside a case that passed": (suite(OK, "<failure/>"), (2, 1, 0, 0, 0)),
+    "declared failures that are listed": (suite(BAD, attributes='tests="3" failures="2"'), (1, 1, 0, 0, 0)),
+    "declared failures that were retried": (
+        suite("<testcase name='a'><flakyFailure/></testcase>", attributes='failures="1"'), (1, 0, 0, 0, 1)),
     "an absurd count": (suite(attributes='tests="99999999999999999999"'), (10**9, 0, 0, 0, 0)),
 }  # fmt: skip
 
@@ -107,6 +111,14 @@ def test_the_error_of_a_suite_is_reported() -> None:
     assert (error.class_name, error.name, error.status, error.suite) == ("s", "(suite)", CaseStatus.ERROR, 0)
     assert (error.failure_type, error.failure_message, error.stack) == ("NoClassDefFound", "x/Y", "at a\nat b")
     assert report.suites[0].totals.errors == report.totals.errors == 1
+
+
+def test_a_suite_that_declares_failures_and_lists_none_is_a_failure() -> None:
+    report, cases = read_test_report(suite(OK, attributes='failures="1" errors="1"'))
+    (failure,) = [case for case in cases if case.status is CaseStatus.FAILED]
+    assert (failure.class_name, failure.name, failure.suite) == ("s", "(suite)", 0)
+    assert failure.failure_message == "declares 2 failures, lists none"
+    assert (report.suites[0].totals.tests, report.suites[0].totals.failed) == (2, 1)
 
 
 PASSED, FAILED, SKIPPED, ERROR = "", "<failure/>", "<skipped/>", "<error/>"

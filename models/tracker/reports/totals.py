@@ -125,7 +125,8 @@ class OpenSuite:
     """A suite whose end has not been read.
 
     `counts` are its own cases by the rank of their status, `cases` those in it and below. `below` are the tests below
-    that count by the attributes of their suites, of which `failing` failed. `failure` is the suite's own failure.
+    that count by the attributes of their suites, of which `failing` failed. `listed_failures` are the cases in it and
+    below that failed or were retried. `failure` is the suite's own failure.
     """
 
     def __init__(self, name: str, parent: OpenSuite | None, listed: bool, declared: DeclaredCounts) -> None:
@@ -135,7 +136,7 @@ class OpenSuite:
         self.declared = declared
         self.index: int | None = None
         self.counts = [0] * len(CASE_STATUSES)
-        self.flaky = self.cases = self.below = self.failing = 0
+        self.flaky = self.cases = self.below = self.failing = self.listed_failures = 0
         self.duration_ms: int | None = None
         self.duration_below: int | None = None
         self.failure: CaseBuilder | None = None
@@ -206,8 +207,11 @@ class TotalsCounter:
 
     def close(self, suite: OpenSuite) -> None:
         """Ends a suite: merges its repeated tests, and adds its counts to those of the suite around it."""
+        suite.listed_failures += suite.counts[_FAILED] + suite.counts[_ERROR] + suite.flaky
         self._merge_repeated(suite)
         counted = Totals()
+        if suite.cases and suite is not self.outside:
+            self._count_own_failure(suite)
         if not suite.cases and suite is not self.outside:
             counted = self._count_declared(suite)
         elif suite.index is not None:
@@ -218,6 +222,21 @@ class TotalsCounter:
         self._flaky_count += suite.flaky
         if suite.parent is not None:
             _add_to_parent(suite, suite.parent, counted)
+
+    def _count_own_failure(self, suite: OpenSuite) -> None:
+        """Counts the failure of a suite with cases: one beside them, or one that it declares and does not list."""
+        failure, declared = suite.failure, suite.declared
+        number = (declared.failed or 0) + (declared.errors or 0)
+        if failure is None and number and not suite.listed_failures + suite.failing:
+            failure = CaseBuilder(suite.name, "(suite)")
+            severity = Severity.FAILED if declared.failed else Severity.ERROR
+            text = f"declares {number} failure{'' if number == 1 else 's'}, lists none"
+            failure.set_result(severity, message=text)
+        if failure is None:
+            return
+        suite.counts[_RANKS[failure.severity]] += 1
+        suite.listed_failures += 1
+        self._emit(failure.case(self._list(suite)))
 
     def _count_declared(self, suite: OpenSuite) -> Totals:
         """Counts a suite without a case in it or below: by its attributes, or else its own failure."""
@@ -286,6 +305,7 @@ class TotalsCounter:
 
 def _add_to_parent(suite: OpenSuite, parent: OpenSuite, counted: Totals) -> None:
     parent.cases += suite.cases
+    parent.listed_failures += suite.listed_failures
     parent.below += suite.below + counted.tests
     parent.failing += suite.failing + counted.failed + counted.errors
     duration_ms = _sum(suite.duration_ms, suite.duration_below)
