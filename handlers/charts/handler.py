@@ -12,10 +12,18 @@ from tornado.iostream import StreamClosedError
 from tornado.web import stream_request_body
 
 from handlers.base import Base
-from handlers.charts import charts, releases
+from handlers.charts import charts, packaging, release_details, releases, repository_search
 from handlers.charts.operations import JSON, TEXT, ChartOperation, ClientLeft, Warned, helm_caller, run
 from handlers.http.multipart import Parts
-from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, Permission, check_charts_open
+from handlers.http.permissions import (
+    CHANGE_CHARTS,
+    READ_CHARTS,
+    READ_CLUSTER,
+    Permission,
+    admit,
+    check_charts_open,
+    check_cluster_reads,
+)
 from handlers.operations import names_of, pattern_of
 from handlers.routing import Route, accepts
 from models.charts.responses import Download
@@ -28,11 +36,14 @@ from supervisor.charts.service import Work
 OPERATIONS: list[ChartOperation] = [
     *releases.CHANGES,
     *releases.READS,
+    *release_details.DETAILS,
     *charts.RENDERING,
     *charts.PACKAGES,
     *charts.REPOSITORIES,
+    *repository_search.SEARCH,
     *charts.HUB,
     *charts.DEPENDENCIES,
+    *packaging.PACKAGING,
 ]
 
 
@@ -65,17 +76,31 @@ class ChartHandler(Base):
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:
-        return CHANGE_CHARTS if cls._is_mutating(method) else READ_CHARTS
+        if cls._is_mutating(method):
+            return CHANGE_CHARTS
+        return READ_CLUSTER if cls._is_cluster_read(method) else READ_CHARTS
 
     @classmethod
     def check_open(cls, method: str, config: Config) -> None:
         if cls._is_mutating(method):
             check_charts_open(config)
+        if cls._is_cluster_read(method):
+            check_cluster_reads(config)
 
     @classmethod
     def _is_mutating(cls, method: str) -> bool:
         found = cls.operations.get(method)
         return found is not None and found.mutating
+
+    @classmethod
+    def _is_cluster_read(cls, method: str) -> bool:
+        found = cls.operations.get("GET" if method == "HEAD" else method)
+        return found is not None and found.is_cluster_read
+
+    def _check_change(self) -> None:
+        """Checks the permission to change charts. Raises `Denied`, `Unauthenticated`."""
+        check_charts_open(self.config)
+        admit(self.caller, CHANGE_CHARTS, self.config)
 
     # The body
 
@@ -88,9 +113,13 @@ class ChartHandler(Base):
         self.operation, self.fixed_here = self.operations[method], self.fixed[method]
         if accepts(self.request, JSON):
             self.operation = self.operation.as_json()
+        elif accepts(self.request, "text/plain"):
+            self.operation = self.operation.as_text()
         try:
             self.work = self.charts.work(self.request)
             self.work.caller = helm_caller(self.caller)
+            self.work.has_key = self.caller.has_chart_key
+            self.work.check_change = self._check_change
             self.operation.check_cluster(self.work)
             self._expect_body()
         except Problem as problem:
@@ -223,7 +252,7 @@ class ChartHandler(Base):
 
     async def _send_file(self, download: Download) -> None:
         name = re.sub(r"[^A-Za-z0-9._+-]", "_", download.name)
-        self.set_header("Content-Type", str(self.operation.response_type))
+        self.set_header("Content-Type", download.media_type or str(self.operation.response_type))
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')
         file = await asyncio.to_thread(download.file.open, "rb")
         with file:

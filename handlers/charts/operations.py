@@ -30,7 +30,7 @@ from typing import Any, Literal
 from attrs import Factory, evolve, field, frozen
 
 from handlers.http.credentials import Caller
-from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, Permission
+from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, READ_CLUSTER, Permission
 from handlers.operations import Operation
 from models.errors import NotFound
 from supervisor.charts.service import Work
@@ -41,7 +41,7 @@ LOCK = "text/yaml"
 GZIP = "application/gzip"
 JSON = "application/json"
 
-Group = Literal["releases", "charts", "repositories", "hub", "dependencies"]
+Group = Literal["releases", "charts", "repositories", "hub", "dependencies", "registries", "contexts"]
 
 CHANGE_ERRORS = (400, 401, 403, 404, 409, 422, 500, 502, 503, 504)
 """Error statuses of most mutating operations."""
@@ -53,6 +53,8 @@ class ChartOperation(Operation):
 
     mutating: bool = False
     """Whether it needs permission to change charts."""
+    is_cluster_read: bool = False
+    """Whether it reads live objects, which needs the key or an ADMIN."""
     group: Group = "releases"
     needs: Literal["cluster", "helm", ""] = ""
     """Operations that need a cluster answer 404 without one."""
@@ -60,8 +62,18 @@ class ChartOperation(Operation):
     json_call: Callable[[Work, Any], Coroutine[Any, Any, bytes]] | None = None
     """Called instead of `call` if `Accept` names JSON: returns the same as JSON."""
     permission: Permission = field(
-        default=Factory(lambda self: CHANGE_CHARTS if self.mutating else READ_CHARTS, takes_self=True)
+        default=Factory(
+            lambda self: CHANGE_CHARTS if self.mutating else READ_CLUSTER if self.is_cluster_read else READ_CHARTS,
+            takes_self=True,
+        )
     )
+
+    text_call: Callable[[Work, Any], Coroutine[Any, Any, str]] | None = None
+    """Called instead of `call` if `Accept` names `text/plain`, and by the tool: returns the same as text."""
+
+    def as_text(self) -> ChartOperation:
+        """The same operation with its text as result."""
+        return self if self.text_call is None else evolve(self, call=self.text_call, response_type=TEXT)
 
     def as_json(self) -> ChartOperation:
         """The same operation with its JSON as result."""
@@ -84,7 +96,8 @@ class ChartOperation(Operation):
 
     @property
     def media_types(self) -> Mapping[str, Any]:
-        return self.also if self.json_call is None else {JSON: dict}
+        types = dict(self.also) if self.json_call is None else {JSON: dict}
+        return types if self.text_call is None else {**types, "text/plain": str}
 
     def check_cluster(self, work: Work) -> None:
         """Raises `NotFound` if the operation needs a cluster and there is none."""
@@ -127,6 +140,7 @@ async def run(
         try:
             with work.charts.workers.one_request(), work.charts.helm.called_by(caller, operation.takes_body):
                 request = await read_request()
+                work.use_context(getattr(request, "context", None))
                 assert operation.call is not None
                 value = await work.start(operation.call(work, request), operation.identifier)
         except asyncio.CancelledError:

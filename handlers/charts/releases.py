@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, cast
+
+import attrs
 
 from handlers.charts.operations import CHANGE_ERRORS, TEXT, ChartOperation, Warned
 from handlers.http import serializers
 from models.charts import refs, requests, yaml_values
 from models.charts.releases import check_filter, check_selector, select_rows
-from models.charts.responses import HistoryRow, Hook, ListRow, Release, Resource, TestResult
+from models.charts.responses import (
+    HistoryRow,
+    Hook,
+    ListRow,
+    Release,
+    Resource,
+    TestResult,
+    UpgradableRow,
+    Upgrade,
+)
 from models.errors import Invalid
 from models.inputs import path, query
 from models.json_format import http_message
@@ -60,10 +71,18 @@ _MAX_INLINE_ROWS = 500
 """Longer lists are encoded in a worker."""
 
 
+_CONTEXT = "One of `svc.kube.contexts`; the server's own by default."
+
+
 @http_message
-class ReleaseRequest:
+class NamedRelease:
     name: str = path("The release.", refs.release)
     namespace: str = query("The namespace of the release.", "default", check=refs.namespace)
+
+
+@http_message
+class ReleaseRequest(NamedRelease):
+    context: str | None = query(_CONTEXT)
 
 
 _REVISION = "The revision; the newest by default."
@@ -81,6 +100,7 @@ class RevisionRequest(ReleaseRequest):
 @http_message
 class ListRequest:
     namespace: str | None = query("The namespace of the releases; `default` by default.", check=refs.namespace)
+    context: str | None = query(_CONTEXT)
     all_namespaces: bool = query("List the releases of all namespaces.", False)
     filter: str | None = query("Part of the name, with `^`, `$`, `.*` and `|`.", check=check_filter)
     status: tuple[str, ...] = query("Only releases with one of these statuses.", (), choices=STATUSES)
@@ -88,6 +108,7 @@ class ListRequest:
     sort: str = query("The order.", "name", choices=("name", "updated", "-updated"))
     limit: int | None = query("The number of releases; all by default.", low=1, high=1000)
     offset: int = query("The number of releases to skip.", 0, low=0)
+    upgrades: bool = query("Add the newest available version of each chart.", False)
 
 
 @http_message
@@ -104,8 +125,27 @@ async def listing(work: Work, request: ListRequest) -> Warned:
     found = select_rows(rows, request.filter, request.status, request.sort)
     end = None if request.limit is None else request.offset + request.limit
     page = found[request.offset : end]
+    if request.upgrades:
+        page = await _with_upgrades(work, page)
     body = await work.charts.workers.run(serializers.encoded, page) if len(page) > _MAX_INLINE_ROWS else page
     return Warned(body, headers={"X-Total-Count": str(len(found))})
+
+
+async def _with_upgrades(work: Work, rows: list[ListRow]) -> list[ListRow]:
+    newer = await work.charts.upgrades.of_rows(work.place, rows)
+    await work.charts.upgrades.refresh(work.place, rows)
+    names = [field.name for field in attrs.fields(cast("Any", ListRow))]
+    return [
+        UpgradableRow(**{name: getattr(row, name) for name in names}, upgrade=found[0] if found else None)
+        for row, found in zip(rows, newer, strict=True)
+    ]
+
+
+async def upgrades(work: Work, request: ReleaseRequest) -> list[Upgrade]:
+    """The newer versions; of a registry after its tags have been fetched."""
+    row = await work.reads.row(request.namespace, request.name)
+    await work.charts.upgrades.refresh(work.place, [row])
+    return (await work.charts.upgrades.of_rows(work.place, [row]))[0]
 
 
 def _of_revision(
@@ -143,7 +183,11 @@ _read = partial(ChartOperation, needs="cluster", error_statuses=(400, 404, 500, 
 READS: list[ChartOperation] = [
     _read(
         "helm_list", "GET", "/releases", "List releases with their newest revision", ListRequest, listing,
-        list[ListRow], headers={"X-Total-Count": "The number of releases without limit and offset"},
+        list[ListRow | UpgradableRow], headers={"X-Total-Count": "The number of releases without limit and offset"},
+    ),
+    _read(
+        "helm_upgrades", "GET", "/releases/{name}/upgrades", "List newer versions of a release's chart, newest first",
+        ReleaseRequest, upgrades, list[Upgrade],
     ),
     _read(
         "helm_status", "GET", "/releases/{name}", "Get a release", RevisionRequest, _of_revision(Reads.release),

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from handlers.http.credentials import ANONYMOUS, Caller
 from models.config.settings import Config
-from models.errors import Denied, Unauthenticated
+from models.errors import Denied, NotFound, Unauthenticated
 
 
 @frozen(eq=False)
@@ -29,6 +29,12 @@ def check_charts_open(config: Config) -> None:
     """Raises `Denied` if the configuration forbids changes of charts, even with the key."""
     if config.svc.rest.access_interceptor.enabled:
         check_changes_open(config)
+
+
+def check_cluster_reads(config: Config) -> None:
+    """Raises `NotFound` if the configuration turns off reads of live objects."""
+    if config.svc.security.cluster_reads == "OFF":
+        raise NotFound("live objects are not served (svc.security.cluster-reads)")
 
 
 def check_changes_open(config: Config) -> None:
@@ -123,6 +129,14 @@ def _read_charts(caller: Caller, config: Config) -> None:
         _read(caller, config)
 
 
+def _read_cluster(caller: Caller, config: Config) -> None:
+    if caller.has_chart_key or config.svc.security.cluster_reads == "OPEN":
+        _read_charts(caller, config)
+    elif not caller.is_admin:
+        header = config.svc.security.api_key_header
+        raise Unauthenticated(f"the key of the charts ({header}) or the account of an ADMIN is needed")
+
+
 def _change_charts(caller: Caller, config: Config) -> None:
     if config.svc.rest.access_interceptor.enabled:
         _present_chart_key(caller, config)
@@ -178,6 +192,9 @@ POST_REPORTS = Permission("post-reports", _post_reports)
 
 READ_CHARTS = Permission("read-charts", _read_charts)
 """As `READ`, and callers with the chart key."""
+
+READ_CLUSTER = Permission("read-cluster", _read_cluster)
+"""Callers with the chart key, and an ADMIN; as `READ_CHARTS` where `svc.security.cluster-reads` is OPEN."""
 
 SEND_CHART_FORMS = Permission("send-chart-forms", _read_charts)
 """As `READ_CHARTS`. A form carries the chart key in a field: `ChartPage` checks `CHANGE_CHARTS` after parsing it."""

@@ -7,12 +7,13 @@ Nothing here needs the SDK.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_origin
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from handlers.charts.operations import ChartOperation
 from handlers.http.permissions import Permission
+from handlers.mcp.compact_schemas import compact
 from handlers.openapi.schemas import object_schema
 from handlers.operations import Operation
 from handlers.routing import Service
@@ -45,6 +46,8 @@ class Tool:
     """The JSON Schema of its arguments."""
     is_mutating: bool
     action: ChartOperation | Forwarded
+    is_paged: bool = False
+    """Whether the tool adds a cursor to a list that REST returns as a whole."""
 
     @property
     def title(self) -> str:
@@ -59,10 +62,20 @@ class Tool:
         return not self.is_mutating or self.name in _IDEMPOTENT
 
 
-def tools_of(services: Sequence[Service]) -> list[Tool]:
-    """The tools of all operations that name one. Those of charts run the operation, the others stand for a request."""
+def toolset_of(name: str) -> str:
+    """The set that a tool belongs to."""
+    if name.startswith("helm_"):
+        return "charts"
+    return "processes" if name.startswith(("process_", "event_")) else "tests"
+
+
+def tools_of(services: Sequence[Service], has_contexts: bool = False) -> list[Tool]:
+    """The tools of all operations that name one. Those of charts run the operation, the others stand for a request.
+
+    Without contexts that requests may name (`svc.kube.contexts`), no tool offers one.
+    """
     tools = [
-        _tool(service.prefix + service.base, operation)
+        _with_cursor(_tool(service.prefix + service.base, operation, has_contexts))
         for service in services
         for route in service.routes
         for method, operation in getattr(route[1], "operations", {}).items()
@@ -71,8 +84,10 @@ def tools_of(services: Sequence[Service]) -> list[Tool]:
     return sorted(tools, key=lambda tool: isinstance(tool.action, Forwarded))
 
 
-def _tool(base: str, operation: Operation) -> Tool:
+def _tool(base: str, operation: Operation, has_contexts: bool) -> Tool:
     declared = [each for each in operation.inputs if each.source != "header" and not each.is_rest_only]
+    if not has_contexts:
+        declared = [each for each in declared if each.json_name != "context" or each.type is not str]
     path, query, body = (
         [each.json_name for each in declared if each.source == source] for source in ("path", "query", "body")
     )
@@ -82,11 +97,20 @@ def _tool(base: str, operation: Operation) -> Tool:
     if isinstance(operation, ChartOperation):
         action = operation
     assert operation.tool is not None
-    return Tool(operation.tool, f"{operation.summary}.", _schema(declared), operation.is_change, action)
+    is_paged = get_origin(operation.response_type) is list and not operation.is_change
+    return Tool(operation.tool, operation.summary, _schema(declared), operation.is_change, action, is_paged)
+
+
+def _with_cursor(tool: Tool) -> Tool:
+    """Adds the argument `cursor` to a tool with a list; one that has its own pages keeps them."""
+    properties = tool.schema["properties"]
+    if not tool.is_paged or {"cursor", "page", "maxResults"} & set(properties):
+        return evolve(tool, is_paged=False)
+    return evolve(tool, schema={**tool.schema, "properties": {**properties, "cursor": {"type": "string"}}})
 
 
 def _schema(inputs: Sequence[Input]) -> dict[str, Any]:
-    properties = {field.json_name: _argument(field) for field in inputs}
+    properties = {field.json_name: compact(field.json_name, _argument(field)) for field in inputs}
     return object_schema(properties, [field.json_name for field in inputs if field.is_required])
 
 

@@ -19,7 +19,7 @@ from handlers.http.permissions import USE_TOOLS
 from handlers.mcp import bridge
 from handlers.mcp.bridge import Exchange
 from handlers.mcp.derived_tools import tools_of
-from handlers.mcp.toolbox import Toolbox, ToolCaller
+from handlers.mcp.toolbox import Selection, Toolbox, ToolCaller
 from handlers.routing import Route, Service
 from models.config.settings import Config
 from models.errors import NotFound, Unavailable, WrongMethod
@@ -58,7 +58,7 @@ class Tools:
     def __init__(self, application: Application, services: Services, served: Sequence[Service]) -> None:
         self._application = application
         self._services = services
-        tools = tools_of(served)
+        tools = tools_of(served, bool(services.config.svc.kube.contexts))
         self._toolbox = Toolbox(lambda: services.config, tools, lambda: services.charts)
         self._creating = asyncio.Lock()
         self._transports: HttpTransports | None = None
@@ -85,7 +85,10 @@ class Tools:
         async def send(method: str, path: str, body: bytes) -> tuple[int, str, bytes]:
             return await bridge.internal_request(self._application, handler.request, method, path, body)
 
-        tool_caller = ToolCaller(caller, send, lambda callback: exchange.on_disconnect(callback))
+        selection = Selection.of_query(
+            handler.get_query_argument("toolsets", None), handler.get_query_argument("readonly", None)
+        )
+        tool_caller = ToolCaller(caller, send, lambda callback: exchange.on_disconnect(callback), selection)
         exchange = Exchange(handler, handler.prefix, {"pilothouse.caller": tool_caller})
         return exchange
 

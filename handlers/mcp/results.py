@@ -1,4 +1,4 @@
-"""Results of tool calls: a REST response as text and as an object, a file, or the message of a failure."""
+"""Results of tool calls: a REST response as text, a file, or the message of a failure."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ class Blob:
 @frozen
 class Result:
     text: str = ""
-    object: dict[str, Any] | None = None
-    """The content of `text` where it is a JSON object."""
     blob: Blob | None = None
     warnings: tuple[str, ...] = ()
     is_error: bool = False
@@ -53,23 +51,37 @@ async def of_value(operation: ChartOperation, value: Any) -> Result:
 
 def of_json(body: bytes) -> Result:
     """Raises `TooLarge`."""
-    return Result(_text(body).text, _parsed(body) if body.startswith(b"{") else None)
+    return _text(body)
 
 
 def of_response(status: int, media_type: str, body: bytes) -> Result:
     """Returns the result of a REST response. Raises `TooLarge`."""
     is_json = media_type.partition(";")[0].endswith("json")
     if status >= 400:
-        error = _parsed(body) if is_json else {}
+        error = json.loads(body) if is_json else {}
         return failed(error.get("detail") or error.get("message") or body.decode("utf-8", "replace"))
     if not body:
         return DONE
     return of_json(body) if is_json else _text(body)
 
 
-def _parsed(body: bytes) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(body)
-    return value
+PAGE_ROWS = 20
+
+
+def page(result: Result, cursor: int, rows: int | None) -> Result:
+    """The rows of a list from `cursor` on, 20 unless the caller asked for more, with the cursor of the next page.
+
+    A list that fits stays a list; results that are no list are returned as they are. CPU-bound: call it in a worker.
+    """
+    if result.is_error or not result.text.startswith("["):
+        return result
+    items, size = json.loads(result.text), rows or PAGE_ROWS
+    if cursor == 0 and len(items) <= size:
+        return result
+    end = cursor + size
+    following = {"nextCursor": str(end)} if end < len(items) else {}
+    answer = {"items": items[cursor:end], "total": len(items), **following}
+    return evolve(result, text=json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
 
 
 def failed(message: str) -> Result:

@@ -50,11 +50,11 @@ def make_server(toolbox: Toolbox, caller_of: Callable[[Any], ToolCaller]) -> Ser
     """`caller_of` returns the caller of a transport's request."""
 
     async def list_tools(context: Any, _: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_tool(tool) for tool in toolbox.list(caller_of(context.request).caller)])
+        return types.ListToolsResult(tools=[_tool(tool) for tool in toolbox.list(caller_of(context.request))])
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            tool = toolbox.find(params.name)
+            tool = toolbox.find(params.name, caller_of(context.request).selection)
         except NotFound as problem:
             raise MCPError(types.INVALID_PARAMS, problem.message) from None
         return _result(await toolbox.call(tool, params.arguments or {}, caller_of(context.request)))
@@ -142,15 +142,8 @@ async def serve_stdio(toolbox: Toolbox, caller: ToolCaller, lines: AsyncIterator
 
 
 def _tool(tool: Tool) -> types.Tool:
-    hints = types.ToolAnnotations(
-        title=tool.title,
-        read_only_hint=not tool.is_mutating,
-        destructive_hint=tool.is_destructive,
-        idempotent_hint=tool.is_idempotent,
-    )
-    return types.Tool(
-        name=tool.name, title=tool.title, description=tool.about, input_schema=dict(tool.schema), annotations=hints
-    )
+    hints = types.ToolAnnotations(read_only_hint=not tool.is_mutating, destructive_hint=tool.is_destructive)
+    return types.Tool(name=tool.name, description=tool.about, input_schema=dict(tool.schema), annotations=hints)
 
 
 def _result(result: Result) -> types.CallToolResult:
@@ -163,7 +156,7 @@ def _result(result: Result) -> types.CallToolResult:
             blob=base64.b64encode(result.blob.content).decode(),
         )
         content.append(types.EmbeddedResource(type="resource", resource=blob))
-    return types.CallToolResult(content=content, structured_content=result.object, is_error=result.is_error)
+    return types.CallToolResult(content=content, is_error=result.is_error)
 
 
 class PendingRequests:

@@ -90,8 +90,8 @@ async def _serve(settings: Config) -> None:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     token = os.environ.get("PILOTHOUSE_TOKEN", "").strip()
     module = importlib.import_module("handlers.mcp.sdk_server")
-    tools = tools_of(served(settings))
-    caller = None if token else Caller(is_remote=listens_beyond_loopback(settings))
+    tools = tools_of(served(settings), bool(settings.svc.kube.contexts))
+    caller = None if token else Caller(is_remote=listens_beyond_loopback(settings), has_chart_key=True)
     async with _charts(settings) as charts:
         toolbox = Toolbox(lambda: settings, tools, lambda: charts)
         lost = None

@@ -20,10 +20,11 @@ from attrs import frozen
 
 from handlers.charts.operations import ChartOperation, helm_caller, run
 from handlers.http.credentials import Caller
-from handlers.http.permissions import admit, check_changes_open
+from handlers.http.permissions import READ_CLUSTER, admit, check_changes_open, check_cluster_reads
 from handlers.mcp import results
-from handlers.mcp.derived_tools import Forwarded, Tool
+from handlers.mcp.derived_tools import Forwarded, Tool, toolset_of
 from handlers.mcp.results import Result
+from models.config.parsers import TOOLSETS
 from models.config.settings import Config
 from models.errors import Denied, Failed, Invalid, NotFound, Problem, TooLarge, Unavailable
 from models.inputs import check_arguments, read_arguments
@@ -46,6 +47,27 @@ class SendRequest(Protocol):
 
 
 @frozen
+class Selection:
+    """The tools that a client asks for: sets of tools, and whether only those that change nothing."""
+
+    toolsets: frozenset[str] = frozenset(TOOLSETS)
+    is_read_only: bool = False
+
+    @classmethod
+    def of_query(cls, toolsets: str | None, readonly: str | None) -> Selection:
+        """Reads `?toolsets=tests,charts&readonly=true`. Raises `Invalid`."""
+        names = frozenset(part for part in map(str.strip, (toolsets or ",".join(TOOLSETS)).split(",")) if part)
+        if unknown := sorted(names - set(TOOLSETS)):
+            raise Invalid(f"toolsets: {unknown[0][:100]} is not one of {', '.join(TOOLSETS)}")
+        if readonly not in (None, "", "true", "false"):
+            raise Invalid("readonly: must be true or false")
+        return cls(names, readonly == "true")
+
+    def has(self, tool: Tool) -> bool:
+        return toolset_of(tool.name) in self.toolsets and not (self.is_read_only and tool.is_mutating)
+
+
+@frozen
 class ToolCaller:
     """The caller of a tool, and how the REST requests of the tool are sent."""
 
@@ -54,6 +76,7 @@ class ToolCaller:
     send: SendRequest
     on_disconnect: Callable[[Callable[[], object]], object] = lambda _: None
     """Registers a callback for the moment the client disconnects."""
+    selection: Selection = Selection()
 
 
 class Toolbox:
@@ -65,15 +88,18 @@ class Toolbox:
         self._workers = ThreadPoolExecutor(1, "tools")
         self._waiting = 0
 
-    def list(self, caller: Caller | None) -> Sequence[Tool]:
-        """Returns the tools that exist and that the caller may call."""
-        tools = self._tools.values()
-        return [tool for tool in tools if self._why_missing(tool) is None and self._may_call(tool, caller)]
+    def list(self, caller: ToolCaller) -> Sequence[Tool]:
+        """Returns the tools that exist, that the client selected and that the caller may call."""
+        return [
+            tool
+            for tool in self._tools.values()
+            if self._why_missing(tool, caller.selection) is None and self._may_call(tool, caller.caller)
+        ]
 
-    def find(self, name: str) -> Tool:
+    def find(self, name: str, selection: Selection = Selection()) -> Tool:
         """Raises `NotFound`; a tool that changes something exists only where changes are enabled."""
         tool = self._tools.get(name)
-        reason = self._why_missing(tool) if tool is not None else None
+        reason = self._why_missing(tool, selection) if tool is not None else None
         if tool is None or reason is not None:
             raise NotFound(f"there is no tool {name[:100]}" + (f": {reason}" if reason is not None else ""))
         return tool
@@ -83,22 +109,35 @@ class Toolbox:
         tool = self._tools.get(name)
         return tool.schema if tool is not None else None
 
-    def _why_missing(self, tool: Tool) -> str | None:
+    def _why_missing(self, tool: Tool, selection: Selection) -> str | None:
+        if toolset_of(tool.name) not in self._config().svc.mcp.toolsets:
+            return "its set is turned off (svc.mcp.toolsets)"
+        if not selection.has(tool):
+            return "the address of this connection leaves it out"
         try:
             if tool.is_mutating:
                 check_changes_open(self._config())
-        except Denied as problem:
+            if isinstance(tool.action, ChartOperation) and tool.action.is_cluster_read:
+                check_cluster_reads(self._config())
+        except (Denied, NotFound) as problem:
             return problem.message
         return None
 
     def _may_call(self, tool: Tool, caller: Caller | None) -> bool:
-        """Every caller who may use tools may call those of charts."""
+        """Every caller who may use tools may call those of charts, except reads of live objects."""
         try:
-            if isinstance(tool.action, Forwarded) and caller is not None:
-                admit(caller, tool.action.permission, self._config())
+            if caller is not None:
+                self._check_permission(tool, caller)
         except Problem:
             return False
         return True
+
+    def _check_permission(self, tool: Tool, caller: Caller) -> None:
+        """Raises `Unauthenticated`, `Denied`."""
+        if isinstance(tool.action, Forwarded):
+            admit(caller, tool.action.permission, self._config())
+        elif tool.action.is_cluster_read:
+            admit(caller, READ_CLUSTER, self._config())
 
     async def wait_for_changes(self) -> None:
         """Returns when the changes that have begun have ended."""
@@ -107,11 +146,30 @@ class Toolbox:
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
         """Calls a tool. A change that has begun continues when the client disconnects."""
+        if not tool.is_paged:
+            return await self._call(tool, arguments, caller)
+        given = {name: value for name, value in arguments.items() if name != "cursor"}
+        try:
+            cursor = _cursor(arguments.get("cursor"))
+            result = await self._call(tool, given, caller)
+            rows = given["limit"] if isinstance(given.get("limit"), int) else None
+            return await self._in_worker(lambda: results.page(result, cursor, rows))
+        except Problem as problem:
+            return results.failed(problem.message)
+
+    async def _call(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
         if isinstance(tool.action, Forwarded):
             return await _reported(tool, self._forward(tool.action, arguments, caller.send))
+        try:
+            if caller.caller is not None:
+                self._check_permission(tool, caller.caller)
+        except Problem as problem:
+            return results.failed(problem.message)
         work = self._charts().work()
         work.caller = helm_caller(caller.caller) if caller.caller is not None else None
-        task = asyncio.create_task(_reported(tool, self._operate(tool.action, work, arguments)), name=tool.name)
+        work.has_key = caller.caller is None or caller.caller.has_chart_key
+        operation = tool.action.as_text()
+        task = asyncio.create_task(_reported(tool, self._operate(operation, work, arguments)), name=tool.name)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -195,6 +253,15 @@ def _with_files(operation: ChartOperation, work: Work, arguments: Mapping[str, A
             file.write_bytes(_decode_file(field.json_name, value))
             given[field.json_name] = file
     return given
+
+
+def _cursor(value: Any) -> int:
+    """The number of rows before a page. Raises `Invalid`."""
+    if value in (None, ""):
+        return 0
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        return int(value)
+    raise Invalid("cursor: must be the nextCursor of the page before")
 
 
 def _check_size(arguments: Mapping[str, Any]) -> None:

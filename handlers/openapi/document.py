@@ -9,7 +9,7 @@ from typing import Any
 
 from handlers.charts.operations import GZIP, LOCK, TEXT
 from handlers.http import permissions
-from handlers.http.permissions import Permission
+from handlers.http.permissions import READ_CLUSTER, Permission
 from handlers.http.proxy import listens_beyond_loopback
 from handlers.openapi.schemas import Components, Schema, object_schema
 from handlers.operations import Operation
@@ -94,7 +94,9 @@ class Document:
         for route in service.routes:
             handler: Any = route[1]
             for method, operation in getattr(handler, "operations", {}).items():
-                if operation.is_served(self._has_cluster) and not getattr(handler, "fixed", {}).get(method):
+                is_off = operation.permission is READ_CLUSTER and self._config.svc.security.cluster_reads == "OFF"
+                is_served = operation.is_served(self._has_cluster) and not is_off
+                if is_served and not getattr(handler, "fixed", {}).get(method):
                     described = self._of_operation(service, operation, handler.permission_of(method))
                     yield service.base + operation.path, method.lower(), described
 
@@ -165,6 +167,7 @@ def security(permission: Permission, config: Config) -> Security:
     readers = _ANYBODY if config.tracker.security.open_mode else _ACCOUNT
     is_remote = listens_beyond_loopback(config)
     is_key_asked = config.svc.rest.access_interceptor.enabled
+    is_cluster_open = config.svc.security.cluster_reads == "OPEN"
     controls = is_remote and not config.supervisor.security.allow_anonymous_control
     accepted: Mapping[Permission, Security] = {
         permissions.PUBLIC: _ANYBODY,
@@ -175,6 +178,7 @@ def security(permission: Permission, config: Config) -> Security:
         permissions.ADMINISTER: _ACCOUNT,
         permissions.POST_REPORTS: _TOKENS if config.tracker.security.require_ingest_token else readers,
         permissions.READ_CHARTS: [*readers, *_KEY],
+        permissions.READ_CLUSTER: [*readers, *_KEY] if is_cluster_open else [*_ACCOUNT, *_KEY],
         permissions.CHANGE_CHARTS: _KEY if is_key_asked else _ACCOUNT if is_remote else readers,
     }
     return accepted[permission]

@@ -101,17 +101,33 @@ def _metadata(text: str, key: str) -> str:
     return found[1] if found else ""
 
 
-def documents(manifest: str) -> list[tuple[str, str]]:
-    """The documents of a manifest, each with its title: kind, name and namespace. Texts without YAML are left out."""
-    found = list[tuple[str, str]]()
+@frozen
+class Identity:
+    """What a document of a manifest is called; parts that it lacks are empty."""
+
+    kind: str
+    name: str
+    namespace: str
+
+
+def identified(manifest: str) -> list[tuple[Identity, str]]:
+    """The documents of a manifest with their identities. Texts without YAML are left out."""
+    found = list[tuple[Identity, str]]()
     for text in _SEPARATOR.split(manifest):
         text = text.strip("\n")
         if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
             continue
         kind = found_kind[1] if (found_kind := _KIND.search(text)) else ""
-        name, namespace = _metadata(text, "name"), _metadata(text, "namespace")
-        title = " ".join(part for part in (kind, name) if part) or f"document {len(found) + 1}"
-        found.append((f"{title} in {namespace}" if namespace else title, text))
+        found.append((Identity(kind, _metadata(text, "name"), _metadata(text, "namespace")), text))
+    return found
+
+
+def documents(manifest: str) -> list[tuple[str, str]]:
+    """The documents of a manifest, each with its title: kind, name and namespace. Texts without YAML are left out."""
+    found = list[tuple[str, str]]()
+    for identity, text in identified(manifest):
+        title = " ".join(part for part in (identity.kind, identity.name) if part) or f"document {len(found) + 1}"
+        found.append((f"{title} in {identity.namespace}" if identity.namespace else title, text))
     return found
 
 
@@ -144,22 +160,42 @@ def _by_title(manifest: str) -> dict[str, str]:
     return found
 
 
-def difference(old: str, new: str) -> Difference:
-    """The difference as `diff -u` shows it. CPU-bound: call it in a worker."""
-    import difflib  # 0.4 MB, for this page only
+@frozen
+class Unified:
+    """The lines of `diff -u` without its two file names."""
+
+    lines: tuple[str, ...] = ()
+    added: int = 0
+    removed: int = 0
+    is_too_large: bool = False
+    """Whether the texts were too large to compare."""
+    compared: int = 0
+    """Lines of both texts that were compared."""
+
+
+def unified(old: str, new: str, context: int = _CONTEXT_LINES, most: int = MAX_LINES) -> Unified:
+    """The difference as `diff -u` shows it, of at most `most` lines. CPU-bound: call it in a worker."""
+    import difflib  # 0.4 MB, for this only
 
     before, after = old.splitlines(), new.splitlines()
     if before == after:
-        return Difference(())
+        return Unified()
     start, end = _shared(before, after)
-    first, last = max(0, start - _CONTEXT_LINES), max(0, end - _CONTEXT_LINES)
+    first, last = max(0, start - context), max(0, end - context)
     before, after = before[first : len(before) - last], after[first : len(after) - last]
-    if len(before) + len(after) > MAX_LINES:
-        return Difference((), is_cut=True)
-    output = list(islice(difflib.unified_diff(before, after, n=_CONTEXT_LINES, lineterm=""), 2, None))
-    lines = tuple(_line(text, first) for text in output[:MAX_SHOWN_LINES])
-    added, removed = (sum(text.startswith(sign) for text in output) for sign in "+-")
-    return Difference(lines, added, removed, len(output) > MAX_SHOWN_LINES)
+    if len(before) + len(after) > most:
+        return Unified(is_too_large=True)
+    output = islice(difflib.unified_diff(before, after, n=context, lineterm=""), 2, None)
+    lines = tuple(_moved(text, first) if text.startswith("@@") else text for text in output)
+    added, removed = (sum(text.startswith(sign) for text in lines) for sign in "+-")
+    return Unified(lines, added, removed, compared=len(before) + len(after))
+
+
+def difference(old: str, new: str) -> Difference:
+    """The difference for a page. CPU-bound: call it in a worker."""
+    found = unified(old, new)
+    lines = tuple(_line(text) for text in found.lines[:MAX_SHOWN_LINES])
+    return Difference(lines, found.added, found.removed, found.is_too_large or len(found.lines) > MAX_SHOWN_LINES)
 
 
 def _shared(before: list[str], after: list[str]) -> tuple[int, int]:
@@ -173,10 +209,8 @@ def _shared(before: list[str], after: list[str]) -> tuple[int, int]:
     return start, end
 
 
-def _line(text: str, first: int) -> Line:
-    if text.startswith("@@"):
-        return Line("hunk", _moved(text, first))
-    return Line({"+": "add", "-": "del"}.get(text[:1], ""), text)
+def _line(text: str) -> Line:
+    return Line({"+": "add", "-": "del", "@": "hunk"}.get(text[:1], ""), text)
 
 
 def _moved(text: str, first: int) -> str:

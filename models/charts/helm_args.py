@@ -151,6 +151,22 @@ def lint(request: requests.Lint | requests.LintUpload, chart: str) -> list[str]:
     ]
 
 
+def package(
+    chart: str, destination: str, version: str | None, app_version: str | None, signing: Mapping[str, str]
+) -> list[str]:
+    """`signing` has the options of a signature; empty: the chart is not signed."""
+    return [
+        "package",
+        f"--destination={destination}",
+        *_text_option("--version", version),
+        *_text_option("--app-version", app_version),
+        *_flag("--sign", bool(signing)),
+        *(f"--{name}={value}" for name, value in signing.items()),
+        "--",
+        chart,
+    ]
+
+
 def create(request: requests.Create) -> list[str]:
     return ["create", "--", request.name]
 

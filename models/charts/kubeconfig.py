@@ -86,6 +86,11 @@ def _with_absolute_paths(entry: Any, folder: Path) -> dict[str, Any]:
     }
 
 
+def contexts(whole: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and namespace of each context, by name. Raises `BadKubeconfig`."""
+    return sorted((name, _text(context, "namespace") or "default") for name, context in whole["contexts"].items())
+
+
 def access(whole: Mapping[str, Any], context: str | None) -> Access:
     """How the cluster of a context (by default the current one) is reached.
 

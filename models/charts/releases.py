@@ -201,6 +201,11 @@ def notes(stored: Stored) -> str:
     return text_of(_info(stored), "notes")
 
 
+def hook_manifest(stored: Stored) -> str:
+    """The manifests of all hooks, as `helm get hooks` prints them."""
+    return "".join(f"---\n{text_of(hook, 'manifest').strip()}\n" for hook in _hooks(stored))
+
+
 def hooks(stored: Stored) -> list[Hook]:
     return [
         Hook(

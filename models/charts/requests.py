@@ -24,6 +24,7 @@ _VERSION = body("an exact version or a range; the newest by default", check=chec
 _VALUES = body("values that override those of the chart")
 _KUBE_VERSION = body("the assumed version of Kubernetes, such as 1.31 or v1.31.2", check=refs.kube_version)
 _NAMESPACE = query("the namespace of the release", "default", check=refs.namespace)
+_CONTEXT = query("one of `svc.kube.contexts`; the server's own by default")
 _NAME = path("the release's name", check=refs.release)
 _TIMEOUT = body("seconds that helm may take; `svc.helm.timeout` by default", **_SECONDS)
 
@@ -32,6 +33,7 @@ _TIMEOUT = body("seconds that helm may take; `svc.helm.timeout` by default", **_
 class _InstallOptions:
     release_name: str = body("the name of the new release", required=True, check=refs.release)
     namespace: str = body("its namespace", "default", check=refs.namespace, or_query=True)
+    context: str | None = body("one of `svc.kube.contexts`; the server's own by default", or_query=True)
     values: dict[str, Any] | None = _VALUES
     dry_run: bool = body("render against the cluster, change nothing", False)
     description: str | None = body("description stored in the history")
@@ -57,6 +59,7 @@ class InstallUpload(_InstallOptions):
 class _UpgradeOptions:
     name: str = _NAME
     namespace: str = _NAMESPACE
+    context: str | None = _CONTEXT
     values: dict[str, Any] | None = _VALUES
     value_strategy: Literal["DEFAULT", "RESET", "REUSE", "RESET_THEN_REUSE"] = body(
         "how new values combine with the stored ones; DEFAULT keeps the stored ones if none are given", "DEFAULT"
@@ -76,6 +79,12 @@ class Upgrade(_UpgradeOptions):
 
 
 @http_message(kw_only=True)
+class DiffUpgrade(Upgrade):
+    lines: int = query("unchanged lines around each change", 3, low=0, high=50)
+    show_secrets: bool = query("show the values of Secrets", False)
+
+
+@http_message(kw_only=True)
 class UpgradeUpload(_UpgradeOptions):
     chart: Path = file("the chart archive")
 
@@ -84,6 +93,7 @@ class UpgradeUpload(_UpgradeOptions):
 class Uninstall:
     name: str = _NAME
     namespace: str = _NAMESPACE
+    context: str | None = _CONTEXT
     no_hooks: bool = query("do not run hooks", False)
     keep_history: bool = query("keep the stored revisions", False)
     dry_run: bool = query("change nothing", False)
@@ -97,6 +107,7 @@ class Uninstall:
 class Rollback:
     name: str = _NAME
     namespace: str = _NAMESPACE
+    context: str | None = _CONTEXT
     revision: int = body("the revision to go back to", required=True, low=1)
     no_hooks: bool = body("do not run hooks", False)
     max_history: int | None = body("number of revisions kept; 0 keeps all", low=0)
@@ -112,6 +123,7 @@ class Rollback:
 class Test:
     name: str = _NAME
     namespace: str = _NAMESPACE
+    context: str | None = _CONTEXT
     timeout_seconds: int = query("seconds that the tests may take", 300, **_SECONDS)
 
     __test__ = False  # not a pytest class

@@ -38,7 +38,7 @@ def named(manifest: str) -> list[ManifestObject]:
     A document that is not YAML, or has a key twice, is one object with a fault.
     """
     try:
-        return [found for text in _SEPARATOR.split(manifest) for found in _of_document(text)]
+        return [found for text in yaml_values.split_documents(manifest) for found in _of_document(text)]
     except Invalid as problem:
         raise ValueError(problem.message) from None
 
@@ -64,7 +64,6 @@ def _of_document(text: str) -> Iterator[ManifestObject]:
     yield ManifestObject(api_version, kind, name, namespace or None, fault)
 
 
-_SEPARATOR = re.compile(r"^---(?:[ \t\r]*\n|(?=\s|\Z))", re.MULTILINE)
 _SOURCE = re.compile(r"^# Source: (\S{1,500})", re.MULTILINE)
 _IDENTITY = tuple(
     re.compile(rf"^{name}:[ \t]+[\"']?([\w./:-]{{1,253}})", re.MULTILINE)

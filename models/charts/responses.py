@@ -45,6 +45,20 @@ class ListRow:
 
 
 @http_message
+class Upgrade:
+    """A newer version of a release's chart; `appVersion` is null if it is not known (registries)."""
+
+    chart_ref: str
+    version: str
+    app_version: str | None
+
+
+@http_message
+class UpgradableRow(ListRow):
+    upgrade: Upgrade | None
+
+
+@http_message
 class HistoryRow:
     revision: int
     updated: str | None
@@ -70,6 +84,77 @@ class Resource:
     namespace: str | None
     ready: bool
     message: str
+
+
+@http_message
+class Image:
+    image: str
+    kind: str
+    name: str
+    container: str
+    init: bool
+
+
+@http_message
+class TreeNode:
+    """An object of a release, or one that such an object owns; `owner` is its kind and name."""
+
+    kind: str
+    name: str
+    namespace: str | None
+    ready: bool
+    message: str
+    owner: str | None
+    created: str | None
+    warnings: int
+
+
+@http_message
+class Event:
+    type: str
+    reason: str
+    message: str
+    count: int
+    first: str | None
+    last: str | None
+    kind: str
+    name: str
+
+
+@http_message
+class Context:
+    """A context of the kubeconfig; `allowed`: whether requests may name it."""
+
+    name: str
+    namespace: str
+    current: bool
+    allowed: bool
+
+
+@http_message
+class ObjectDiff:
+    kind: str
+    name: str
+    namespace: str | None
+    change: Literal["ADDED", "REMOVED", "CHANGED"]
+    diff: str
+
+
+@http_message
+class Diff:
+    """The difference of two revisions as unified text, and of a manifest or hooks object by object.
+
+    `from` is null without an earlier revision, `to` for an upgrade that is not stored.
+    """
+
+    from_: int | None
+    to: int | None
+    what: Literal["manifest", "values", "notes", "hooks"]
+    added: int
+    removed: int
+    truncated: bool
+    diff: str
+    objects: Sequence[ObjectDiff]
 
 
 @frozen  # for the types of `evolve`
@@ -118,6 +203,16 @@ class HubItem:
 
 
 @http_message
+class DependencyStatus:
+    """A dependency of a chart; `status` is a word of `helm dependency list`: ok, unpacked, missing, wrong version."""
+
+    name: str
+    version: str
+    repository: str
+    status: str
+
+
+@http_message
 class LockedDependency:
     name: str
     repository: str
@@ -139,3 +234,5 @@ class Download:
 
     file: Path
     name: str
+    media_type: str | None = None
+    """Another type than that of the operation."""

@@ -358,6 +358,14 @@ def parse(text: str) -> dict[str, Any] | None:
     return plain
 
 
+_SEPARATOR = re.compile(r"^---(?:[ \t\r]*\n|(?=\s|\Z))", re.MULTILINE)
+
+
+def split_documents(text: str) -> list[str]:
+    """The texts between the document separators of YAML, not parsed."""
+    return _SEPARATOR.split(text)
+
+
 def load(text: str, where: str, takes_aliases: bool = True) -> dict[str, Any]:
     """Reads a mapping of YAML as helm reads values; an empty text is an empty mapping. Raises `Invalid`."""
     try:

@@ -432,6 +432,16 @@ def group_name(raw: str) -> str:
     return raw
 
 
+TOOLSETS = ("processes", "charts", "tests")
+"""The sets of tools for agents."""
+
+
+def toolset(raw: str) -> str:
+    if raw not in TOOLSETS:
+        raise ValidationError(f"is not one of {', '.join(TOOLSETS)}", raw)
+    return raw
+
+
 # fmt: off
 LIMITS = (
     "as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss",

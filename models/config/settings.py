@@ -156,6 +156,7 @@ class ChartSecurity:
     mode: Literal["READ_ONLY", "FULL"] = "READ_ONLY"
     api_key: str | None = field(default=None, repr=False)
     api_key_header: Token = "X-API-Key"
+    cluster_reads: Literal["KEY", "OPEN", "OFF"] = "KEY"
     block_private_networks: bool = False
     allowed_hosts: tuple[Annotated[str, parsers.host_port], ...] = ()
 
@@ -194,6 +195,7 @@ class Kube:
     kubeconfig: Filled | None = None
     context: Filled | None = None
     namespaces: tuple[Filled, ...] = ()
+    contexts: tuple[Filled, ...] = ()
 
 
 @frozen
@@ -219,8 +221,21 @@ class Work:
 
 
 @frozen
+class Package:
+    keyring: Path | None = None
+    key: Filled | None = None
+    passphrase_file: Path | None = None
+
+
+@frozen
+class UpgradeChecks:
+    interval: Span = Seconds(3600)
+
+
+@frozen
 class Mcp:
     enabled: bool | None = None
+    toolsets: tuple[Annotated[str, parsers.toolset], ...] = parsers.TOOLSETS
 
 
 @frozen
@@ -232,6 +247,8 @@ class Svc:
     hub: Hub = Hub()
     fetch: Fetch = Fetch()
     work: Work = Work()
+    package: Package = Package()
+    upgrades: UpgradeChecks = UpgradeChecks()
     mcp: Mcp = Mcp()
 
 

@@ -78,19 +78,28 @@ class Registries:
             await session.manifest(tag)
         return tag.replace("_", "+")
 
+    async def versions(self, ref: ChartRef) -> list[str]:
+        """All versions of a repository, newest first; tags that are none are left out. Raises as `pull`."""
+        session = await self._session(ref)
+        tags = await self._within_timeout(session)
+        return await self._workers.run(_versions_of, tags)
+
     async def _tag(self, session: _RegistrySession, wanted: str) -> str:
         if _EXACT.fullmatch(wanted):
             return wanted.replace("+", "_")
-        limit = self._fetcher.limits.timeout
-        try:
-            async with asyncio.timeout(limit):
-                tags = await self._all_tags(session)
-        except TimeoutError:
-            raise TimedOut(f"the tags of {session.ref} took longer than svc.fetch.timeout ({limit:g} s)") from None
+        tags = await self._within_timeout(session)
         chosen = await self._workers.run(semver.chosen_tag, wanted, tags)
         if chosen is None:
             raise NotFound(f"there is no version {wanted or 'that is stable'} of {session.ref}")
         return chosen.replace("+", "_")
+
+    async def _within_timeout(self, session: _RegistrySession) -> list[str]:
+        limit = self._fetcher.limits.timeout
+        try:
+            async with asyncio.timeout(limit):
+                return await self._all_tags(session)
+        except TimeoutError:
+            raise TimedOut(f"the tags of {session.ref} took longer than svc.fetch.timeout ({limit:g} s)") from None
 
     async def _all_tags(self, session: _RegistrySession) -> list[str]:
         """All tags of the repository. Raises `Invalid` beyond `svc.fetch.max-tags`, 100 pages or 8 MiB."""
@@ -137,6 +146,10 @@ def _parse_tags(page: bytes, most: int) -> list[str]:
     except (ijson.JSONError, UnicodeDecodeError):
         raise Upstream("the registry's tag list is not JSON") from None
     return tags
+
+
+def _versions_of(tags: list[str]) -> list[str]:
+    return semver.newest_first(tag for tag in tags if semver.version(tag))
 
 
 def digest_of(path: Path) -> str:

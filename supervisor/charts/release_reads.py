@@ -16,15 +16,17 @@ from typing import Any, TypeVar
 
 from attrs import define, frozen
 
-from models.charts import releases
+from models.charts import images, releases, yaml_values
 from models.charts.kubeconfig import Access, UnsupportedKubeconfig
+from models.charts.release_diff import What
 from models.charts.releases import Brief, Stored
-from models.charts.responses import HistoryRow, Hook, ListRow, Release, Resource, TestResult
-from models.errors import NotFound, Problem, TimedOut, Upstream
+from models.charts.responses import Event, HistoryRow, Hook, Image, ListRow, Release, Resource, TestResult
+from models.errors import Invalid, NotFound, Problem, TimedOut, Upstream
 from supervisor.charts.helm.releases import ByHelm
 from supervisor.charts.kube.cluster import DENIED, Cluster
 from supervisor.charts.kube.config import Kube, Place, Stamp, stamp
 from supervisor.charts.kube.releases import Native
+from supervisor.charts.kube.tree import Node
 from supervisor.charts.workers import Workers
 from supervisor.clock import Clock
 from supervisor.single_flight import SingleFlight
@@ -58,7 +60,7 @@ class Clusters:
         """`namespaces` are listed one by one if the account may not list all of them."""
         self.namespaces = namespaces
         self._clock = clock
-        self._workers = workers
+        self.workers = workers
         self.kube = kube
         self._helm = helm
         self._opened: OrderedDict[Place, _Opened] = OrderedDict()
@@ -104,7 +106,7 @@ class Clusters:
             before += stamp(access.files)
             files += access.files
         opened = _Opened(
-            files, before, Native(Cluster(access, self._clock, self._workers)) if access is not None else None
+            files, before, Native(Cluster(access, self._clock, self.workers)) if access is not None else None
         )
         self._forget(place)
         self._opened[place] = opened
@@ -149,6 +151,10 @@ class Reads:
     async def release(self, namespace: str, name: str, revision: int | None = None) -> Release:
         return releases.release(await self._stored(namespace, name, revision))
 
+    async def row(self, namespace: str, name: str) -> ListRow:
+        """The list row of the newest revision."""
+        return releases.list_row(await self._stored(namespace, name, None))
+
     async def history(self, namespace: str, name: str) -> list[HistoryRow]:
         """The revisions, newest first."""
         return await self._within(lambda source: source.history(namespace, name))
@@ -170,6 +176,22 @@ class Reads:
     async def hooks(self, namespace: str, name: str, revision: int | None = None) -> list[Hook]:
         return releases.hooks(await self._stored(namespace, name, revision))
 
+    async def images(self, namespace: str, name: str, revision: int | None = None) -> list[Image]:
+        """The images of the manifest and of the hooks."""
+        stored = await self._stored(namespace, name, revision)
+        text = f"{releases.manifest(stored)}\n---\n{releases.hook_manifest(stored)}"
+        try:
+            return await self._clusters.workers.run(images.images, text)
+        except Invalid as problem:
+            raise Upstream(f"release {name}: {problem.message}") from None
+
+    async def text(self, what: What, namespace: str, name: str, revision: int | None = None) -> str:
+        """What is compared of a revision: its manifest, values (YAML), notes, or the manifest of its hooks."""
+        stored = await self._stored(namespace, name, revision)
+        if what == "values":
+            return await self._clusters.workers.run(yaml_values.dump, releases.values(stored))
+        return {"manifest": releases.manifest, "notes": releases.notes, "hooks": releases.hook_manifest}[what](stored)
+
     async def test_results(self, namespace: str, name: str, since: datetime) -> list[TestResult]:
         """The result of each test for a run that began at `since`."""
         return releases.test_results(await self._stored(namespace, name, None), since)
@@ -177,6 +199,14 @@ class Reads:
     async def resources(self, namespace: str, name: str, revision: int | None = None) -> list[Resource]:
         """The live state of each object in the manifest, in order."""
         return await self._within(lambda source: source.resources(namespace, name, revision))
+
+    async def tree(self, namespace: str, name: str) -> list[Node]:
+        """The live objects of the newest revision, each followed by what it owns."""
+        return await self._within(lambda source: _native(source).tree(namespace, name))
+
+    async def events(self, nodes: list[Node]) -> list[Event]:
+        """The events of these objects, newest first."""
+        return await self._within(lambda source: _native(source).events(nodes))
 
     async def everywhere(self) -> list[Brief]:
         """The newest revision of each release of all namespaces."""
@@ -198,6 +228,13 @@ class Reads:
             if not timeout.expired():
                 raise
             raise TimedOut(f"the cluster took longer than {_READ_TIMEOUT_SECONDS:g} s", "timeout") from None
+
+
+def _native(source: Native | ByHelm) -> Native:
+    """Raises `Upstream` if only helm can connect to the cluster: helm does not read single objects."""
+    if isinstance(source, ByHelm):
+        raise Upstream("the objects of this cluster cannot be read: its kubeconfig or HELM_DRIVER is for helm only")
+    return source
 
 
 _FRESH_SECONDS = 1.0

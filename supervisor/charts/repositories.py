@@ -18,7 +18,7 @@ from tornado.httputil import HTTPHeaders
 
 from models.charts.repositories import index as repository_index
 from models.charts.repositories import stored as repositories
-from models.charts.repositories.stored import FoundVersion, Source, catalogue
+from models.charts.repositories.stored import FoundVersion, Source, StoredChart, catalogue
 from models.errors import Conflict, Invalid, NotFound, Problem, Unavailable, Upstream
 from supervisor.charts.fetcher import Fetcher
 from supervisor.clock import Clock
@@ -101,6 +101,10 @@ class Repositories:
         """Large listings are read in a worker."""
         listing = read(_MAX_INLINE_BYTES)
         return listing if listing is not None else await self.stored(lambda: read(None) or b"[]")
+
+    async def search(self, keyword: str) -> list[StoredChart]:
+        """The charts that may have a keyword (in lower case); an empty one is in all."""
+        return await self.stored(lambda: repositories.charts_matching(keyword))
 
     async def find(self, source: Source, chart: str, wanted: str) -> FoundVersion:
         """The version that helm would choose for `wanted`. Raises `NotFound`, `Invalid`."""

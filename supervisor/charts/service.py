@@ -17,11 +17,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from models.charts import helm_errors
 from models.config.settings import Config
-from models.errors import Failed, Problem
+from models.errors import Denied, Failed, Invalid, Problem, Unauthenticated
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.helm.recovery import Recovery
 from supervisor.charts.helm.releases import ByHelm
@@ -34,6 +34,7 @@ from supervisor.charts.registry_logins import RegistryLogins
 from supervisor.charts.release_reads import Clusters, Overview, Reads
 from supervisor.charts.repositories import Repositories
 from supervisor.charts.sources import Dependencies, Sources
+from supervisor.charts.upgrades import Upgrades
 from supervisor.charts.workers import Isolation, Workers
 from supervisor.children.child import Children
 from supervisor.clock import Clock
@@ -164,6 +165,7 @@ class Charts:
         )
         self.recovery = Recovery(self.data_dir / "changing", self.clusters, instance, self.clock)
         self.overview = Overview(self.clock)
+        self.upgrades = Upgrades(self.repositories, self.registries, self.clock, svc.upgrades.interval)
 
     async def start(self) -> None:
         """Opens the temporary folder and recovers changes that a killed server left."""
@@ -201,6 +203,7 @@ class Charts:
             task.cancel()
         await self.helm.close()
         await self.recovery.close()
+        self.upgrades.close()
         self.clusters.close()
         self.workers.close()
         self.folders.close()
@@ -240,6 +243,10 @@ class Charts:
         return Work(self, self.choose(request) if self.choose else Target())
 
 
+def _deny_change() -> None:
+    raise Denied("changes are not permitted here")
+
+
 class Work:
     """The context of one operation. Its folder is created on first use and removed at the end."""
 
@@ -250,6 +257,10 @@ class Work:
         """Whether a change has begun that must finish even if the client leaves."""
         self.caller: str | None = None
         """The caller to whom helm's slots are counted; `None` is privileged."""
+        self.has_key = False
+        """Whether the caller presented the chart key, or started this process (stdio)."""
+        self.check_change: Callable[[], None] = _deny_change
+        """Checks the permission to change charts where only the body shows that it is needed. Raises as `admit`."""
         self.has_left = False
         """Whether the client left before a change had begun."""
         self._folder: Path | None = None
@@ -274,6 +285,19 @@ class Work:
     def reads(self) -> Reads:
         """Reads of its releases. Raises `NotFound`."""
         return self.charts.clusters.reads(self.target.kubeconfig, self.target.context)
+
+    def use_context(self, context: object) -> None:
+        """Selects the context that a request names. Raises `Invalid` if `svc.kube.contexts` does not have it."""
+        if not isinstance(context, str):
+            return
+        if context not in self.charts.svc.kube.contexts:
+            raise Invalid(f"context: {context[:200]} is not one of svc.kube.contexts")
+        self.target = evolve(self.target, context=context)
+
+    def check_key(self, what: str) -> None:
+        """Raises `Unauthenticated` without the chart key; `what` names the input that needs it."""
+        if not self.has_key:
+            raise Unauthenticated(f"{what} needs the key of the charts ({self.charts.svc.security.api_key_header})")
 
     async def start(self, operation: Coroutine[Any, Any, Any], name: str) -> Any:
         """Runs the operation in a task that `leave` can cancel, and keeps no reference to its result."""

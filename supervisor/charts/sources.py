@@ -45,18 +45,36 @@ class Sources:
         self._bounds = ArchiveLimits(packed=fetcher.limits.max_archive)
 
     async def chart(
-        self, ref: ChartRef, folder: Path, proven: bool = False, is_safe_only: bool = False
+        self,
+        ref: ChartRef,
+        folder: Path,
+        proven: bool = False,
+        is_safe_only: bool = False,
+        is_evaluated: bool = False,
     ) -> ChartArchive:
         """Fetches and checks a chart in `folder`; with `proven` also its provenance file (`.prov`).
 
-        With `is_safe_only` a malformed chart is returned too, as `archive.check` does.
+        With `is_safe_only` a malformed chart is returned too, as `archive.check` does. With `is_evaluated`, for what
+        helm does with values, its schemas may not refer to other documents.
 
         Raises `NotFound`, `Invalid` (a refused address or archive), `Upstream`, `TimedOut`.
         """
         if ref.is_oci:
             path = await self._registries.pull(ref, folder, proven)
-            return await self.checked(path, is_safe_only)
+            return await self.checked(path, is_safe_only, is_evaluated)
         source = repositories.named(ref.repository)
+        return await self.of_source(source, ref, folder, proven, is_safe_only, is_evaluated)
+
+    async def of_source(
+        self,
+        source: Source,
+        ref: ChartRef,
+        folder: Path,
+        proven: bool = False,
+        is_safe_only: bool = False,
+        is_evaluated: bool = False,
+    ) -> ChartArchive:
+        """As `chart`, from a repository that need not be configured; `ref.repository` does not count."""
         version_ = await self._repositories.find(source, ref.chart, ref.version)
         url: Url | str = version_.url
         if version_.url.startswith(OCI):
@@ -67,7 +85,7 @@ class Sources:
             await self._fetched(source, url, version_.digest, path)
             if proven:
                 await self._provenance(source, url, path)
-        chart = await self.checked(path, is_safe_only)
+        chart = await self.checked(path, is_safe_only, is_evaluated)
         if not chart.name:
             return chart
         if chart.name != ref.name or semver.version(chart.version) != semver.version(version_.version):
@@ -84,9 +102,10 @@ class Sources:
             raise Upstream(f"{version_.url} does not match the digest in the index of {source.name}")
         return path
 
-    async def checked(self, path: Path, is_safe_only: bool = False) -> ChartArchive:
-        """Checks an archive on disk. Raises `Invalid` if it may not be used."""
-        return await self._workers.run(archive.check, path, self._bounds, is_safe_only, self._schema_references)
+    async def checked(self, path: Path, is_safe_only: bool = False, is_evaluated: bool = False) -> ChartArchive:
+        """Checks an archive on disk; its schemas only if helm evaluates them. Raises `Invalid`."""
+        schema_check = self._schema_references if is_evaluated else _no_references
+        return await self._workers.run(archive.check, path, self._bounds, is_safe_only, schema_check)
 
     def _schema_references(self, text: bytes, path: str) -> list[Reference]:
         """Runs in a worker: `check_schema`, of a large schema in a child process."""
@@ -132,6 +151,10 @@ class Sources:
         return await self._fetcher.fetch(request)
 
 
+def _no_references(text: bytes, path: str) -> list[Reference]:
+    return []
+
+
 def _archive_url(source: Source, version_: FoundVersion) -> Url:
     """Raises `Invalid`."""
     if not version_.url:
@@ -162,9 +185,13 @@ class Dependencies:
 
         Raises `Invalid` (`file://`, a refused address, a bad range or alias), `NotFound`, `Upstream`, `TimedOut`.
         """
-        chart.check_dependencies()
-        locked = [await self._locked(chart, dependency, folder) for dependency in chart.dependencies]
+        locked = await self.resolved(chart, folder)
         return await self._workers.run(metadata.lock_document, locked, generated)
+
+    async def resolved(self, chart: ChartArchive, folder: Path) -> list[LockedDependency]:
+        """The newest allowed version of each dependency. Raises as `lock`."""
+        chart.check_dependencies()
+        return [await self._locked(chart, dependency, folder) for dependency in chart.dependencies]
 
     async def _locked(self, chart: ChartArchive, dependency: Dependency, folder: Path) -> LockedDependency:
         repository = dependency.repository
@@ -176,9 +203,7 @@ class Dependencies:
                 _check_vendored(chart, dependency, wanted)
                 return LockedDependency(dependency, dependency.version, "")
             if repository.startswith(_NAME_PREFIXES):
-                source = repositories.named(
-                    next(repository.removeprefix(prefix) for prefix in _NAME_PREFIXES if repository.startswith(prefix))
-                )
+                source = _named(repository)
                 repository = source.url
             elif repository.startswith(OCI):
                 ref = ChartRef.parse(f"{repository.rstrip('/')}/{dependency.name}", wanted, "its repository")
@@ -189,6 +214,18 @@ class Dependencies:
         except Invalid as problem:
             raise Invalid(f"the dependency {dependency.name}: {problem.message}", problem.code) from None
         return LockedDependency(dependency, chosen, repository)
+
+
+def _named(repository: str) -> Source:
+    """The configured repository that `@name` or `alias:name` stands for. Raises `NotFound`."""
+    return repositories.named(
+        next(repository.removeprefix(prefix) for prefix in _NAME_PREFIXES if repository.startswith(prefix))
+    )
+
+
+def repository_url(repository: str) -> str:
+    """The repository of a dependency, with the URL instead of `@name`. Raises `NotFound`."""
+    return _named(repository).url if repository.startswith(_NAME_PREFIXES) else repository
 
 
 def _check_vendored(chart: ChartArchive, dependency: Dependency, wanted: str) -> None:

@@ -25,13 +25,20 @@ REFERENCE = {
     "POST /repos/{name}/update", "GET /repos/{name}/charts", "GET /repos/{name}/charts/{chart}/versions",
     "POST /repos/pull", "POST /repos/update-all", "POST /repos/push", "GET /hub/search", "POST /dependencies/resolve",
 }  # fmt: skip
-ADDED = {"POST /charts/lint/upload"}
+ADDED = {
+    "POST /charts/lint/upload", "POST /charts/show/upload", "GET /releases/{name}/diff", "GET /releases/{name}/images",
+    "GET /repos/search", "GET /dependencies", "GET /releases/{name}/tree", "GET /releases/{name}/events",
+    "GET /releases/{name}/objects/{kind}/{object}", "GET /contexts", "GET /releases/{name}/upgrades",
+    "POST /releases/{name}/diff", "POST /charts/package", "POST /dependencies/build",
+}  # fmt: skip
 PROTECTED = {
     "POST /releases", "POST /releases/upload", "PUT /releases/{name}", "POST /releases/{name}/upgrade/upload",
     "DELETE /releases/{name}", "POST /releases/{name}/rollback", "POST /releases/{name}/test", "POST /repos",
-    "DELETE /repos/{name}", "POST /repos/push",
+    "DELETE /repos/{name}", "POST /repos/push", "POST /releases/{name}/diff",
 }  # fmt: skip
-ENDPOINTS = sorted(REFERENCE | ADDED)
+CLUSTER_READS = {one for one in ADDED if one.endswith(("/tree", "/events", "/{object}"))}
+"""These need the key or an ADMIN; tests/charts/test_release_objects.py tests it."""
+ENDPOINTS = sorted((REFERENCE | ADDED) - CLUSTER_READS)
 KEYS = {
     "none": {},
     "blank": {"X-API-Key": " "},
@@ -68,6 +75,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
 def test_the_table_has_the_endpoints_of_the_reference() -> None:
     assert {f"{one.method} {one.path}" for one in OPERATIONS} == REFERENCE | ADDED
     assert {f"{one.method} {one.path}" for one in OPERATIONS if one.mutating} == PROTECTED
+    assert {f"{one.method} {one.path}" for one in OPERATIONS if one.is_cluster_read} == CLUSTER_READS
 
 
 def refusals(server: Server, key: str) -> dict[str, tuple[int, str]]:

@@ -15,6 +15,7 @@ from mcp_clients import (
     CHANGING,
     FULL,
     KEY,
+    LIVE,
     READING,
     error_text,
     over_http,
@@ -29,7 +30,7 @@ from handlers.app import SERVICES
 from handlers.http.credentials import Caller
 from handlers.mcp import handler
 from handlers.mcp.derived_tools import tools_of
-from handlers.mcp.toolbox import Toolbox
+from handlers.mcp.toolbox import Toolbox, ToolCaller
 from models.config.settings import AccessInterceptor, ChartSecurity, Config, Mcp, Rest, Svc
 from models.errors import NotFound
 from supervisor.services import CannotStart
@@ -73,6 +74,10 @@ POSTURES: list[tuple[ChartSecurity, bool]] = [
 ]
 
 
+async def send(method: str, path: str, body: bytes) -> tuple[int, str, bytes]:
+    raise AssertionError("no request is sent")
+
+
 @pytest.mark.parametrize("is_gated", [True, False], ids=["gated", "interceptor-off"])
 @pytest.mark.parametrize(
     ("security", "may_change"), POSTURES, ids=["default", "read-only-key", "full", "blank-key", "full-key"]
@@ -81,8 +86,12 @@ def test_changing_tools_require_full_mode_and_a_key(security: ChartSecurity, may
     config = Config(svc=Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled=is_gated))))
     tools = tools_of(SERVICES)
     toolbox = Toolbox(lambda: config, tools, lambda: pytest.fail("no chart is asked for"))
-    for caller in (Caller(is_remote=False), None):
-        assert {tool.name for tool in toolbox.list(caller)} == (READING | CHANGING if may_change else READING)
+    for caller in (Caller(is_remote=False, has_chart_key=True), None):
+        assert {tool.name for tool in toolbox.list(ToolCaller(caller, send))} == (
+            READING | CHANGING if may_change else READING
+        )
+    anonymous = {tool.name for tool in toolbox.list(ToolCaller(Caller(is_remote=False), send))}
+    assert anonymous == (READING | CHANGING if may_change else READING) - LIVE
     if not may_change:
         with pytest.raises(NotFound, match="there is no tool helm_install: changes are disabled"):
             toolbox.find("helm_install")
@@ -96,7 +105,7 @@ def test_the_mode_decides_which_tools_are_listed(serve: Serve, is_full: bool) ->
 
     async def work() -> None:
         async with over_http(server, **(KEY if is_full else {})) as client:
-            assert await tool_names(client) == (READING | CHANGING if is_full else READING)
+            assert await tool_names(client) == (READING | CHANGING if is_full else READING - LIVE)
             if is_full:
                 assert "started" in result_text(await client.call_tool("process_start", {"name": "web"}))
             else:
@@ -203,7 +212,7 @@ def test_closed_mode_requires_a_token_or_the_key(serve: Serve) -> None:
 
     async def with_token() -> None:
         async with over_http(server, **bearer) as client:
-            assert await tool_names(client) == READING
+            assert await tool_names(client) == READING - LIVE
             assert json.loads(result_text(await client.call_tool("process_list", {})))[0]["name"] == "web"
         async with over_stdio(server, PILOTHOUSE_TOKEN=bearer["Authorization"].split()[1]) as client:
             assert json.loads(result_text(await client.call_tool("process_list", {})))[0]["name"] == "web"

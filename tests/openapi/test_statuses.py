@@ -25,7 +25,8 @@ UNGATED = {"ingest", "run_finish"}
 
 MIB = 1024 * 1024
 UPLOADS = {"ingest": 100, "helm_install_upload": 101, "helm_upgrade_upload": 101, "helm_template_upload": 101,
-           "helm_push": 101, "helm_lint_upload": 101}  # fmt: skip
+           "helm_push": 101, "helm_lint_upload": 101, "helm_show_upload": 101,
+           "helm_package": 101, "helm_dependency_build": 101}  # fmt: skip
 """MiB that they take; the others take one."""
 
 every = pytest.mark.parametrize(("name", "method", "path"), EVERY, ids=[name for name, _, _ in EVERY])

@@ -174,6 +174,11 @@ def _identity(text: bytes, path: str, is_safe_only: bool) -> list[tuple[str, str
     return [(text_of(facts, "name"), text_of(facts, "version"))]
 
 
+def identity(text: bytes) -> tuple[str, str]:
+    """Name and version in a Chart.yaml; empty if it is malformed. Raises `Invalid` beyond the bounds of YAML."""
+    return next(iter(_identity(text, "Chart.yaml", is_safe_only=True)), ("", ""))
+
+
 def _mapping(text: bytes, path: str, may_be_empty: bool = False) -> dict[str, Any]:
     """Parses the first document of a metadata file, with every scalar as helm's text.
 
@@ -276,6 +281,19 @@ def show_chart(path: Path) -> str:
 def metadata(path: Path) -> dict[str, Any]:
     """Chart.yaml of a checked archive, with its dependencies, and every scalar as helm's text of it."""
     return _metadata({name: text.encode() for name, text in _read(path, {"Chart.yaml", "requirements.yaml"}).items()})
+
+
+def lock_facts(path: Path) -> dict[str, Any] | None:
+    """The lock file of a chart, `None` without one. Raises `Invalid`."""
+    texts = _read(path, set(_LOCKS))
+    name = next((name for name in _LOCKS if name in texts), None)
+    try:
+        return None if name is None else _mapping(texts[name].encode(), name)
+    except _Malformed as fault:
+        raise Invalid(str(fault)) from None
+
+
+_LOCKS = ("Chart.lock", "requirements.lock")
 
 
 def show_values(path: Path) -> str:

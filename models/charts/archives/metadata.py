@@ -161,10 +161,15 @@ def lock_document(locked: Sequence[LockedDependency], generated: str) -> str:
     """Chart.lock. `generated` is an RFC 3339 time."""
     document = {
         "dependencies": [_entry(lock) for lock in locked],
-        "digest": f"sha256:{hashlib.sha256(_hashed(locked)).hexdigest()}",
+        "digest": lock_digest(locked),
         "generated": generated,
     }
     return yaml_values.dump(document)
+
+
+def lock_digest(locked: Sequence[LockedDependency]) -> str:
+    """The digest of a lock as helm computes it."""
+    return f"sha256:{hashlib.sha256(_hashed(locked)).hexdigest()}"
 
 
 def _entry(dependency: LockedDependency) -> dict[str, str]:

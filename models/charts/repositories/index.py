@@ -191,6 +191,7 @@ class JsonEvents:
             raise Invalid("the index has data after its end") from None
 
 
+_MAX_KEYWORDS_CHARACTERS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,249}")
 _MERGED = "<<"
 _JSON_START = re.compile(rb"\{\s*(?:[\"}]|\Z)")
@@ -206,6 +207,8 @@ class IndexVersion:
     description: str | None
     url: str
     digest: str
+    keywords: str = ""
+    """Separated by spaces."""
 
 
 @frozen
@@ -301,7 +304,8 @@ class _IndexParser:
         texts = self._texts()
         digest = texts.get("digest", "").removeprefix("sha256:").lower()
         described = clean(texts.get("appVersion")), clean(texts.get("description"))
-        return IndexVersion(texts.get("version", ""), *described, texts.get("url", ""), digest)
+        keywords = texts.get("keywords", "")
+        return IndexVersion(texts.get("version", ""), *described, texts.get("url", ""), digest, keywords)
 
     def _texts(self) -> dict[str, str]:
         """The fields that are kept of a version; merged (`<<`) fields count if the version lacks its own."""
@@ -313,6 +317,8 @@ class _IndexParser:
                 own.setdefault(key, value)
             elif key == "urls" and kind == "list":
                 own.setdefault("url", self._first())
+            elif key == "keywords" and kind == "list":
+                own.setdefault("keywords", " ".join(self._items())[:_MAX_KEYWORDS_CHARACTERS])
             elif key == _MERGED and kind == "map":
                 merged = self._texts() | merged
             else:
@@ -320,13 +326,19 @@ class _IndexParser:
         return merged | own
 
     def _first(self) -> str:
-        """The first text of a list."""
+        """The first text of a list that is not empty."""
         first = ""
+        for text in self._items():
+            first = first or text
+        return first
+
+    def _items(self) -> Iterator[str]:
+        """Yields the texts of a list."""
         while True:
             kind, value = self._next()
             if kind == "end":
-                return first
+                return
             if kind == "text":
-                first = first or value
+                yield value
             else:
                 self._skip(kind)

@@ -7,7 +7,7 @@ worker; the event loop reads single rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import peewee
@@ -30,6 +30,14 @@ catalogue = SqliteStore(
             "CREATE TABLE version (chart_id INTEGER NOT NULL REFERENCES chart ON DELETE CASCADE,"
             " version TEXT NOT NULL, rank INTEGER NOT NULL, url TEXT NOT NULL, digest TEXT NOT NULL,"
             " PRIMARY KEY (chart_id, version)) WITHOUT ROWID",
+        ],
+        [
+            "ALTER TABLE version ADD COLUMN keywords TEXT NOT NULL DEFAULT ''",
+            "UPDATE repository SET etag = '', modified = ''",  # the next update reads the keywords
+        ],
+        [
+            "CREATE TABLE release_source (cluster TEXT NOT NULL, namespace TEXT NOT NULL, release TEXT NOT NULL,"
+            " chart_ref TEXT NOT NULL, PRIMARY KEY (cluster, namespace, release)) WITHOUT ROWID",
         ],
     ]
 )
@@ -85,6 +93,7 @@ class ChartVersion(Table):
     rank = peewee.IntegerField()
     url = peewee.TextField()
     digest = peewee.TextField()
+    keywords = peewee.TextField(default="")
 
     class Meta:
         table_name = "version"
@@ -178,6 +187,43 @@ def charts_named(text: str, limit: int) -> list[tuple[str, str]]:
     return cast("list[tuple[str, str]]", list(query.limit(limit).tuples()))
 
 
+@frozen
+class StoredChart:
+    """A chart of a configured repository: its versions as JSON, newest first, and their keywords by version."""
+
+    repository: str
+    name: str
+    listing: bytes
+    keywords: Mapping[str, str]
+
+
+def charts_matching(keyword: str) -> list[StoredChart]:
+    """The charts of all configured repositories that may have a keyword in a name, description or list of keywords.
+
+    The keyword is in lower case; an empty one matches all charts. A superset: SQLite lowers ASCII letters only.
+    """
+    query = Chart.select(Repository.name, Chart.name, Chart.listing, Chart.id).join(Repository)
+    query = query.where(Repository.name.is_null(False)).order_by(Repository.id, Chart.name)
+    if keyword.isascii():
+        quoted = json.dumps(keyword)[1:-1]
+        lower, instr = peewee.fn.LOWER, peewee.fn.INSTR
+        has_keyword = ChartVersion.select().where(
+            (ChartVersion.chart == Chart.id) & (instr(lower(ChartVersion.keywords), keyword) > 0)
+        )
+        query = query.where(
+            (instr(lower(Repository.name.concat("/").concat(Chart.name)), keyword) > 0)
+            | (instr(lower(Chart.listing.cast("TEXT")), quoted) > 0)
+            | peewee.fn.EXISTS(has_keyword)
+        )
+    found = []
+    for repository, name, listing_, id in cast("list[tuple[str, str, bytes, int]]", list(query.tuples())):
+        versions = ChartVersion.select(ChartVersion.version, ChartVersion.keywords)
+        versions = versions.where(ChartVersion.chart == id, ChartVersion.keywords != "")
+        keywords = dict(cast("list[tuple[str, str]]", list(versions.tuples())))
+        found.append(StoredChart(repository, name, bytes(listing_), keywords))
+    return found
+
+
 def find(source: Source, chart: str, wanted: str) -> FoundVersion:
     """The version that helm would choose for `wanted` (a version, a range, or empty). Raises `NotFound`, `Invalid`."""
     with catalogue.atomic("DEFERRED"):  # a concurrent update may replace the index
@@ -238,8 +284,8 @@ def replace(source: Source, charts: Iterable[IndexChart]) -> None:
             (first, id),
         )
         catalogue.execute_sql(
-            "INSERT INTO version (chart_id, version, rank, url, digest)"
-            " SELECT ? + chart_id, version, rank, url, digest FROM staged_version ORDER BY chart_id, version",
+            "INSERT INTO version (chart_id, version, rank, url, digest, keywords)"
+            " SELECT ? + chart_id, version, rank, url, digest, keywords FROM staged_version ORDER BY chart_id, version",
             (first,),
         )
 
@@ -249,7 +295,8 @@ def _stage(source: Source, charts: Iterable[IndexChart]) -> None:
         "DROP TABLE IF EXISTS temp.staged_chart",
         "DROP TABLE IF EXISTS temp.staged_version",
         "CREATE TEMP TABLE staged_chart (id INTEGER PRIMARY KEY, name TEXT, item TEXT, listing BLOB)",
-        "CREATE TEMP TABLE staged_version (chart_id INTEGER, version TEXT, rank INTEGER, url TEXT, digest TEXT)",
+        "CREATE TEMP TABLE staged_version (chart_id INTEGER, version TEXT, rank INTEGER, url TEXT, digest TEXT,"
+        " keywords TEXT)",
     ):
         catalogue.execute_sql(statement)
     with catalogue.atomic("DEFERRED"):  # takes no lock: only temporary tables are written
@@ -259,11 +306,14 @@ def _stage(source: Source, charts: Iterable[IndexChart]) -> None:
             item = _item(source, chart, stable) if stable else ""
             row = (id, chart.name, item, f"[{','.join(items)}]".encode())
             catalogue.write_many("INSERT INTO staged_chart VALUES (?, ?, ?, ?)", [row])
-            catalogue.write_many("INSERT INTO staged_version VALUES (?, ?, ?, ?, ?)", _rows(id, chart.versions))
+            catalogue.write_many("INSERT INTO staged_version VALUES (?, ?, ?, ?, ?, ?)", _rows(id, chart.versions))
 
 
 def _rows(id: int, versions: Sequence[IndexVersion]) -> Iterator[tuple[Any, ...]]:
-    return ((id, version.version, rank, version.url, version.digest) for rank, version in enumerate(versions))
+    return (
+        (id, version.version, rank, version.url, version.digest, version.keywords)
+        for rank, version in enumerate(versions)
+    )
 
 
 def _item(source: Source, chart: IndexChart, version: IndexVersion) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from supervisor.charts.helm.recovery import release_key
 from supervisor.charts.helm.runner import Bounds, Output
 from supervisor.charts.service import Work
 
+log = logging.getLogger("charts")
+
 _GRACE_SECONDS = 15.0
 """Added to helm's own timeout, for the work before and after its waiting."""
 _TEST_GRACE_SECONDS = 3.0
@@ -35,6 +38,8 @@ async def install(work: Work, request: requests.Install | requests.InstallUpload
     output = await _change(
         work, request.namespace, request.release_name, arguments, request.timeout, request.values, request.atomic
     )
+    if not request.dry_run:
+        await _remember_source(work, request.namespace, request.release_name, getattr(request, "chart_ref", None))
     return await _release(work, output)
 
 
@@ -44,13 +49,25 @@ async def upgrade(work: Work, request: requests.Upgrade | requests.UpgradeUpload
     output = await _change(
         work, request.namespace, request.name, arguments, request.timeout, request.values, request.atomic
     )
+    if not request.dry_run:
+        await _remember_source(work, request.namespace, request.name, getattr(request, "chart_ref", None))
     return await _release(work, output)
+
+
+async def _remember_source(work: Work, namespace: str, name: str, chart_ref: str | None) -> None:
+    """Stores where the release's chart came from. The release has changed, so a failure is only logged."""
+    try:
+        await work.charts.upgrades.remember(work.place, namespace, name, chart_ref)
+    except Problem as problem:
+        log.warning("the reference of release %s/%s was not stored: %s", namespace, name, problem.message)
 
 
 async def uninstall(work: Work, request: requests.Uninstall) -> None:
     helm = await work.charts.helm.version()
     arguments = helm_args.uninstall(helm, request, _seconds(work, request.timeout))
     await _change(work, request.namespace, request.name, arguments, request.timeout)
+    if not request.dry_run and not request.keep_history:
+        await _remember_source(work, request.namespace, request.name, None)
 
 
 async def rollback(work: Work, request: requests.Rollback) -> None:
@@ -110,10 +127,11 @@ async def chart_of(work: Work, request: Any, is_for_lint: bool = False) -> Chart
     if (uploaded := getattr(request, "chart", None)) is not None:
         path = work.subfolder("chart") / "chart.tgz"
         Path(uploaded).rename(path)
-        chart = await work.charts.sources.checked(path, is_for_lint)
+        chart = await work.charts.sources.checked(path, is_for_lint, is_evaluated=True)
     else:
         ref = ChartRef.parse(request.chart_ref, request.version)
-        chart = await work.charts.sources.chart(ref, work.subfolder("chart"), is_safe_only=is_for_lint)
+        folder = work.subfolder("chart")
+        chart = await work.charts.sources.chart(ref, folder, is_safe_only=is_for_lint, is_evaluated=True)
     if not is_for_lint:
         chart.must_be_complete()
     return chart

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import tarfile
-from pathlib import Path
-from typing import Any
 
 from models.charts import helm_args, helm_errors, requests
 from models.charts.archives import archive
+from models.charts.archives.pack import pack
 from models.charts.responses import Download, Lint
 from models.errors import Unprocessable
 from supervisor.charts.helm.changes import prepare_chart
@@ -27,7 +24,7 @@ async def template(work: Work, request: requests.Template | requests.TemplateUpl
     """The rendered manifests as YAML."""
     _, chart = await prepare_chart(work, request)
     arguments = helm_args.template(request, str(chart))
-    output = await _bounded(work, arguments, helm_args.values(request.values))
+    output = await run_bounded(work, arguments, helm_args.values(request.values))
     if not output.ok:
         raise helm_errors.problem_from_output(output.stderr)
     return output.stdout
@@ -38,7 +35,7 @@ async def lint(work: Work, request: requests.Lint | requests.LintUpload) -> Lint
     _, chart = await prepare_chart(work, request, is_for_lint=True)
     folder = await work.charts.workers.run(archive.unpack, chart, work.subfolder("unpacked"))
     arguments = helm_args.lint(request, str(folder))
-    output = await _bounded(work, arguments, helm_args.values(request.values))
+    output = await run_bounded(work, arguments, helm_args.values(request.values))
     report = output.stdout.decode("utf-8", "replace")
     if "==> Linting" not in report:
         raise helm_errors.problem_from_output(output.stderr)
@@ -49,15 +46,15 @@ async def lint(work: Work, request: requests.Lint | requests.LintUpload) -> Lint
 
 async def create(work: Work, request: requests.Create) -> Download:
     """A new chart as helm creates it, as an archive."""
-    output = await _bounded(work, helm_args.create(request), None)
+    output = await run_bounded(work, helm_args.create(request), None)
     if not output.ok:
         raise helm_errors.problem_from_output(output.stderr)
     file = work.folder / "made.tgz"
-    await work.charts.workers.run(_pack, work.folder / "run" / request.name, file)
+    await work.charts.workers.run(pack, work.folder / "run" / request.name, file)
     return Download(file, f"{request.name}.tgz")
 
 
-async def _bounded(work: Work, arguments: list[str], values: bytes | None) -> Output:
+async def run_bounded(work: Work, arguments: list[str], values: bytes | None) -> Output:
     helm = work.charts.svc.helm
     bounds = Bounds(helm.template_timeout, "svc.helm.template-timeout", Unprocessable)
     if caller.get() is not None and helm.open_template_timeout < helm.template_timeout:
@@ -82,20 +79,3 @@ def _findings(report: str) -> dict[str, tuple[str, ...]]:
         wanted: tuple(helm_errors.clean("\n".join(lines)) for severity, lines in findings if severity == wanted)
         for wanted in ("ERROR", "WARNING", "INFO")
     }
-
-
-def _pack(folder: Path, file: Path) -> None:
-    """Archives the folder as a chart, without names or times of this machine."""
-
-    def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        entry.uid = entry.gid = 0
-        entry.uname = entry.gname = ""
-        entry.mtime, entry.mode = 0, 0o644
-        return entry if entry.isfile() else None
-
-    def names(path: Path) -> Any:
-        return path != folder / "Chart.yaml", str(path)  # helm and other readers expect it first
-
-    with gzip.GzipFile(file, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-        for path in sorted(folder.rglob("*"), key=names):
-            archive.add(path, f"{folder.name}/{path.relative_to(folder)}", recursive=False, filter=anonymous)

@@ -169,7 +169,7 @@ def _refusal(status: int) -> Problem:
     return Upstream(f"the cluster failed ({status})")
 
 
-_MAX_CONCURRENT_READS = 32
+MAX_CONCURRENT_READS = 32
 
 
 async def resources(cluster: Cluster, objects: list[ManifestObject], namespace: str) -> list[Resource]:
@@ -178,27 +178,38 @@ async def resources(cluster: Cluster, objects: list[ManifestObject], namespace: 
     An object that may not be read has that reason as its message.
     """
     states: list[Resource] = []
-    for start in range(0, len(objects), _MAX_CONCURRENT_READS):
-        batch = objects[start : start + _MAX_CONCURRENT_READS]
+    for start in range(0, len(objects), MAX_CONCURRENT_READS):
+        batch = objects[start : start + MAX_CONCURRENT_READS]
         states += await asyncio.gather(*(_resource(cluster, named_object, namespace) for named_object in batch))
     return states
 
 
 async def _resource(cluster: Cluster, named_object: ManifestObject, namespace: str) -> Resource:
+    place, live, reason = await find_live(cluster, named_object, namespace)
+    if live is None:
+        return Resource(named_object.kind, named_object.name, place, False, reason)
+    return describe_live(named_object, place, live)
+
+
+async def find_live(
+    cluster: Cluster, named_object: ManifestObject, namespace: str
+) -> tuple[str | None, Live | None, str]:
+    """The namespace of an object (`None` for a cluster-scoped one), the live object, and why there is none."""
     place = named_object.namespace or namespace
     if named_object.fault:
-        return _describe_missing(named_object, place, named_object.fault)
+        return place, None, named_object.fault
     try:
         kind = await cluster.kind(named_object.api_version, named_object.kind)
         if kind is None:
-            lacks = f"the cluster has no kind {named_object.kind} in {named_object.api_version}"
-            return _describe_missing(named_object, place, lacks)
+            return place, None, f"the cluster has no kind {named_object.kind} in {named_object.api_version}"
         own_place = place if kind.is_namespaced else None
-        return _describe(named_object, own_place, await _live(cluster, kind, named_object, own_place))
+        live = await _live(cluster, kind, named_object, own_place)
     except Upstream as problem:
         if problem.code != DENIED:
             raise
-        return _describe_missing(named_object, place, problem.message)
+        return place, None, problem.message
+    where = f" in namespace {own_place}" if own_place else ""
+    return own_place, live, "" if live else f"not found: there is no {named_object.kind} {named_object.name}{where}"
 
 
 async def _live(cluster: Cluster, kind: Kind, named_object: ManifestObject, namespace: str | None) -> Live | None:
@@ -213,18 +224,7 @@ def _is_valid_name(text: str) -> bool:
     return text not in ("", ".", "..") and "/" not in text and "%" not in text
 
 
-def _describe(one: ManifestObject, namespace: str | None, live: Live | None) -> Resource:
-    if live is None:
-        where = f" in namespace {namespace}" if namespace else ""
-        return _describe_missing(one, namespace, f"not found: there is no {one.kind} {one.name}{where}")
-    return describe_live(one, namespace, live)
-
-
 def describe_live(one: ManifestObject, namespace: str | None, live: Live) -> Resource:
     """The state of an object that exists."""
     is_ready, message = readiness({"apiVersion": one.api_version, "kind": one.kind, **live})
     return Resource(one.kind, one.name, namespace, is_ready, message)
-
-
-def _describe_missing(one: ManifestObject, namespace: str | None, why: str) -> Resource:
-    return Resource(one.kind, one.name, namespace, False, why)

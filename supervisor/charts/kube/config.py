@@ -111,6 +111,14 @@ class Kube:
             raise kubeconfig.UnsupportedKubeconfig("the environment names a proxy for the cluster")
         return access
 
+    def contexts(self, place: Place) -> tuple[list[tuple[str, str]], str]:
+        """Name and namespace of each context of the kubeconfig, and the one in effect. Raises `Upstream`."""
+        try:
+            whole = kubeconfig.merged([(file, _read(file)) for file in place.files])
+            return kubeconfig.contexts(whole), place.context or whole["current-context"]
+        except BadKubeconfig as bad:
+            raise Upstream(f"the kubeconfig cannot be used: {bad}") from None
+
     def _has_proxy(self, access: Access) -> bool:
         """Whether the environment names a proxy for the cluster; loopback is never proxied."""
         name = f"{access.scheme}_proxy"

@@ -15,10 +15,11 @@ from urllib.parse import quote
 
 from models.charts import releases
 from models.charts.releases import BadRelease, Brief, Change, Revision, Stored, TooLarge
-from models.charts.resources import named
-from models.charts.responses import HistoryRow, ListRow, Resource
+from models.charts.resources import ManifestObject, named
+from models.charts.responses import Event, HistoryRow, ListRow, Resource
 from models.errors import NotFound, Upstream
 from supervisor.charts.kube.cluster import METADATA, METADATA_LIST, OBJECT, Cluster, resources
+from supervisor.charts.kube.tree import Node, events_of, tree
 from supervisor.charts.workers import Workers
 from supervisor.single_flight import SingleFlight
 
@@ -237,16 +238,25 @@ class Native:
         return releases.all_values(await self.stored(namespace, name, revision))
 
     async def resources(self, namespace: str, name: str, revision: int | None = None) -> list[Resource]:
+        return await resources(self.cluster, await self._objects(namespace, name, revision), namespace)
+
+    async def tree(self, namespace: str, name: str) -> list[Node]:
+        """The live objects of the newest revision, each followed by what it owns."""
+        return await tree(self.cluster, await self._objects(namespace, name, None), namespace)
+
+    async def events(self, nodes: list[Node]) -> list[Event]:
+        """The events of these objects, newest first."""
+        return await events_of(self.cluster, nodes)
+
+    async def _objects(self, namespace: str, name: str, revision: int | None) -> list[ManifestObject]:
+        """The objects of a revision's manifest."""
         manifest = releases.manifest(await self.stored(namespace, name, revision))
         try:
-            objects = (
-                await self.cluster.workers.run(named, manifest)
-                if len(manifest) > _MAX_INLINE_BYTES // 8
-                else named(manifest)
-            )
+            if len(manifest) > _MAX_INLINE_BYTES // 8:
+                return await self.cluster.workers.run(named, manifest)
+            return named(manifest)
         except ValueError as error:
             raise Upstream(f"release {name}: {error}") from None
-        return await resources(self.cluster, objects, namespace)
 
     async def mark_failed(self, change: Change, description: str) -> bool:
         """Marks a release's newest revision as failed if the change left it pending; returns whether it did."""
