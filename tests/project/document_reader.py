@@ -87,6 +87,7 @@ class DocumentReader:
         example = self.folder / "examples" / "pilothouse.yaml"
         example.write_text(self.here(example.read_text()))
         _program(self.folder / ".venv" / "bin" / "python", sys.executable)
+        _program(self.folder / ".venv" / "bin" / "pip", "false")
         _program(self.folder / "bin" / "curl", f"{shutil.which('curl')} -sS --fail-with-body")
         _program(self.folder / "bin" / "pilothouse", f"{sys.executable} {ROOT / 'run.py'}")
         for name in _MADE:
