@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from supervisor.cli.ctl import run_ctl
+from supervisor.cli.ctl import COMMANDS, run_ctl
 
 if __name__ == "__main__" and (_code := run_ctl(sys.argv[1:])) is not None:
     sys.exit(_code)  # before the server's modules are imported, which takes most of a second
@@ -56,6 +56,7 @@ import functools
 import importlib
 import logging
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -69,6 +70,7 @@ from handlers.listener import Server, UnfinishedRequests, listen, tls, trim_memo
 from handlers.mcp.handler import check_installed
 from models import VERSION as VERSION
 from models.config import loader
+from models.config.parsers import closest
 from models.config.settings import BadConfig, Config
 from supervisor.logging import set_up_logging
 from supervisor.services import CannotStart, Services, open_services
@@ -93,6 +95,7 @@ arguments, or `alone`, called without a configuration. Both return the exit code
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
+    from typing import NoReturn
 
 if not _has_curses:
     del sys.modules["curses"]
@@ -110,11 +113,20 @@ _SHUTDOWN_MARGIN_SECONDS = 30.0  # for helm processes and the stores, in additio
 _MAX_FORM_ARGUMENTS = 2**16  # more than a request head can hold: above its own limit Tornado's 400 has no body
 
 
+class _Parser(argparse.ArgumentParser):
+    """For an unknown verb it suggests the nearest one, or the command of `ctl`."""
+
+    def error(self, message: str) -> NoReturn:
+        if found := re.match(r"argument VERB: invalid choice: '([^']+)'", message):
+            close = closest(found[1].lower(), ["serve", "check", "ctl", *VERBS, *COMMANDS])
+            hint = f"; did you mean `{'ctl ' * (close in COMMANDS)}{close}`?" if close else ""
+            message = f"there is no verb {found[1]}{hint}"
+        super().error(message)
+
+
 def command_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser, with the arguments of the verbs in `argv` only: each of the others is a module to import."""
-    parser = argparse.ArgumentParser(
-        description="Supervises processes, serves helm, tracks test reports; without a verb it serves."
-    )
+    parser = _Parser(description="Supervises processes, serves helm, tracks test reports; without a verb it serves.")
     add_server_options(parser)
     parser.add_argument("--version", action="version", version=f"pilothouse {VERSION}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
@@ -171,6 +183,15 @@ def read_config(arguments: argparse.Namespace) -> Config:
     return loader.load(path, os.environ, {name: value for name, value in flags.items() if value is not None})
 
 
+def is_of_supervisord(path: Path) -> bool:
+    """Whether a file that is no configuration has a section of supervisord."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return False
+    return re.search(r"^\[(program:|supervisord|supervisorctl|include\]|group:)", text, re.MULTILINE) is not None
+
+
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0, 1 if the server cannot start, 2 if the configuration is invalid."""
     if (code := run_ctl(sys.argv[1:] if argv is None else argv)) is not None:
@@ -183,6 +204,8 @@ def main(argv: list[str] | None = None) -> int:
         settings = read_config(arguments)
     except BadConfig as bad:
         print(bad, file=sys.stderr)
+        if arguments.config and is_of_supervisord(arguments.config):
+            print(f"{arguments.config} is of supervisord: import-supervisord translates it", file=sys.stderr)
         return 2
     except CannotStart as problem:
         print(f"pilothouse cannot start: {problem}", file=sys.stderr)

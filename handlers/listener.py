@@ -19,6 +19,7 @@ from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 
 from models.config.settings import Config
+from supervisor.cli.ctl.discovery import data_place, lock_holder
 from supervisor.services import CannotStart
 
 log = logging.getLogger("server")
@@ -236,9 +237,17 @@ def listen(settings: Config, given: Sequence[socket.socket]) -> list[socket.sock
         try:
             sockets += [Listener.of(bound, is_plain) for bound in bind_sockets(port, address, backlog=_BACKLOG)]
         except OSError as error:
-            hint = " (--port takes another)" if error.errno == errno.EADDRINUSE else ""
+            hint = _owner_of(settings, port) if error.errno == errno.EADDRINUSE else ""
             raise CannotStart(f"{address}:{port}: {error.strerror or error}{hint}") from None
     return sockets
+
+
+def _owner_of(settings: Config, port: int) -> str:
+    """Who listens on a port that is in use: the server of this data directory, or else how to take another port."""
+    place = data_place(Path(settings.server.data_dir))
+    if any(address.url.endswith(f":{port}") for address in place.addresses):
+        return f": pilothouse runs there already (pid {lock_holder(Path(settings.server.data_dir))}, {place.name})"
+    return " (SERVER_PORT or --port takes another)"
 
 
 def tls(settings: Config) -> ssl.SSLContext | None:

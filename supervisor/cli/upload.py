@@ -53,7 +53,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(alone=main)
     parser.add_argument("verb", nargs="?", choices=["finish"], help="finish: mark the run of the key as complete")
-    parser.add_argument("--url", help="the server (default: PILOTHOUSE_URL, else http://127.0.0.1:8080)")
+    parser.add_argument(
+        "--url", help="the server (default: PILOTHOUSE_URL, else the one of this machine, as ctl finds it)"
+    )
     parser.add_argument("--token-file", type=Path, help="a file with the token, instead of PILOTHOUSE_TOKEN")
     parser.add_argument("--project", required=True)
     for name, kind in _KINDS.items():
@@ -403,8 +405,20 @@ def _folders(starts: Sequence[str]) -> Iterator[str]:
 _URL_EXPECTED = "--url or PILOTHOUSE_URL must be a URL such as http://host:8080"
 
 
+_DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+def _local_url() -> str:
+    """The first URL of the server that `ctl` finds by its data directory; empty without one."""
+    try:
+        from supervisor.cli.ctl.discovery import local_url
+    except ImportError:  # the stand-alone file
+        return ""
+    return local_url()
+
+
 def _base_url(given: str | None) -> str:
-    url = (given or os.environ.get("PILOTHOUSE_URL") or "http://127.0.0.1:8080").rstrip("/")
+    url = (given or os.environ.get("PILOTHOUSE_URL") or _local_url() or _DEFAULT_URL).rstrip("/")
     try:
         parts = urllib.parse.urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)

@@ -51,6 +51,22 @@ def check_refused(done: subprocess.CompletedProcess[str], *words: str) -> list[s
 # What it is asked
 
 
+@pytest.mark.parametrize(("word", "meant"), [("status", "ctl status"), ("chek", "check"), ("RESTART", "ctl restart")])
+def test_an_unknown_verb_has_a_suggestion(word: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        program.parse_arguments([word])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.endswith(f": error: there is no verb {word}; did you mean `{meant}`?\n")
+
+
+def test_the_configuration_of_supervisord_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "supervisord.conf").write_text("[program:web]\ncommand=sleep 1000\n")
+    lines = check_refused(pilothouse(tmp_path, "--config", "supervisord.conf", "check"))
+    assert lines[-1] == "supervisord.conf is of supervisord: import-supervisord translates it"
+    lines = check_refused(pilothouse(tmp_path, "check", config={"supervisor": {"nonsense": 1}}))
+    assert "import-supervisord" not in "".join(lines)
+
+
 @pytest.mark.parametrize("name", ["run.py", "pilothouse"])
 def test_the_usage_has_the_name_of_the_called_program(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -21,6 +21,7 @@ from ctl_runs import PROCESSES, SLEEP, Ctl, by_socket, reading
 from requirements import ROOT_USER
 from users import create_token
 
+from models import VERSION
 from supervisor.cli.ctl.errors import FAILED, REFUSED, CtlError
 from supervisor.cli.ctl.logs import _follow
 
@@ -203,6 +204,22 @@ def test_the_server_is_found_by_its_data_directory(serve: Serve, tmp_path: Path)
     assert by_both.stderr == "pilothouse ctl: PILOTHOUSE_URL is set, so --data-dir is not used\n"
     server.kill()
     assert "no server runs on it" in Ctl(server)("status").stderr
+
+
+def test_the_version_is_that_of_the_client(serve: Serve) -> None:
+    assert Ctl(serve({"web": SLEEP})).done("--version") == f"pilothouse {VERSION}\n"
+
+
+def test_a_port_in_use_says_whose_it_is(serve: Serve) -> None:
+    server = serve({"web": SLEEP})
+    command = [sys.executable, str(ROOT / "run.py"), "--port", str(server.port)]
+    for folder, reason in (
+        (server.data, f"in use: pilothouse runs there already (pid {server.pid}, data directory {server.data})"),
+        (server.folder / "other", "in use (SERVER_PORT or --port takes another)"),
+    ):
+        done = subprocess.run([*command, "--data-dir", str(folder)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert f"127.0.0.1:{server.port}: Address already {reason}" in done.stderr
 
 
 @pytest.mark.needs(ROOT_USER)

@@ -45,6 +45,14 @@ def test_the_shell_has_completion_and_history(ctl: Ctl, tmp_path: Path) -> None:
         assert process.wait(TIMEOUT_SECONDS) == 0
 
 
+def test_ctl_without_a_command_is_the_shell_on_a_terminal_only(ctl: Ctl) -> None:
+    with terminal(ctl) as (_, master):
+        read_until(master, b"pilothouse> ")
+        os.write(master, b"pid web\n")
+        read_until(master, b"web is not running")
+    assert ctl().returncode == 2
+
+
 def test_the_shell_reads_a_pipe(ctl: Ctl) -> None:
     result = subprocess.run(
         ctl.command("shell"),

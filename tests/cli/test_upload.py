@@ -817,6 +817,19 @@ def test_the_server_serves_the_uploader_as_one_file(serve: Serve, reports: Path)
     assert not re.search(rb"^(?:from|import) (?:supervisor|models|handlers)\b", answer.body, re.MULTILINE)
 
 
+def test_the_server_is_found_as_ctl_finds_it(server: Server, reports: Path) -> None:
+    """By the data directory, without an address."""
+    (reports / "data").symlink_to(server.data)
+    command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "found", *JUNIT, "--retry-for", "0"]
+    environ = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(command, cwd=reports, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"; http://127.0.0.1:{server.port}/runs/" in done.stdout
+    (reports / "data").unlink()
+    done = subprocess.run(command, cwd=reports, env=environ, capture_output=True, text=True, timeout=60)
+    assert "http://127.0.0.1:8080 cannot be reached" in done.stderr
+
+
 def _runs(program: str) -> bool:
     """Whether this Python is installed; a shim of a version manager may be there without it."""
     return (

@@ -54,6 +54,17 @@ def places(options: Namespace, environ: Mapping[str, str]) -> Iterator[Place]:
         yield Place(DEFAULT_URL, (Address(url=DEFAULT_URL),))
 
 
+def local_url() -> str:
+    """The first URL of the first server that runs on a default data directory; empty without one."""
+    try:
+        found = [
+            address.url for folder in _default_folders() for address in data_place(folder).addresses if address.url
+        ]
+    except CtlError:
+        return ""
+    return found[0] if found else ""
+
+
 def unused_place(options: Namespace, environ: Mapping[str, str]) -> str:
     """The option that PILOTHOUSE_URL takes precedence over, or an empty text."""
     if options.socket or options.url or not environ.get("PILOTHOUSE_URL"):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 EPILOG = """\
 SEL is a name, a glob (worker-*), @group, label=value or all; !SEL excludes. Several, or with commas, add up.
@@ -29,6 +31,16 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})  # type: ignore[arg-type]
+
+
+class _Version(argparse.Action):
+    """Prints the version; the module that has it is imported only then."""
+
+    def __call__(self, *_: object) -> NoReturn:
+        from models import VERSION
+
+        print(f"pilothouse {VERSION}")
+        sys.exit(0)
 
 
 def seconds(text: str) -> float:
@@ -75,7 +87,11 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = main.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    main.add_argument("--version", action=_Version, nargs=0, help="print the version of this client")
+    commands = main.add_subparsers(
+        dest="command", metavar="COMMAND", required=sys.stdin is None or not sys.stdin.isatty(), parser_class=Parser
+    )
+    main.set_defaults(command="shell")
 
     def command(name: str, about: str | None, *selectors: str) -> argparse.ArgumentParser:
         parents = [for_wait if name == "wait" else common]

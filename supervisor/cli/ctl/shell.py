@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from supervisor.cli.ctl import COMMANDS
 from supervisor.cli.ctl.client import Client
 from supervisor.cli.ctl.errors import OK, CtlError
 from supervisor.cli.ctl.options import parser
 
-COMMANDS = (
-    "status", "start", "stop", "restart", "signal", "tail", "events", "wait", "reload", "info", "pid", "groups",
-    "schedule", "top", "shutdown",
-)  # fmt: skip
 _PROMPT = "pilothouse> "
 _HISTORY_LINES = 1000
 _NAMES_SECONDS = 0.5
