@@ -10,7 +10,7 @@ from tornado.httputil import HTTPServerRequest
 
 from models.config.settings import Config
 
-_FORWARDED = re.compile("^(forwarded|x-forwarded-|x-real-ip)", re.IGNORECASE | re.MULTILINE)
+_FORWARDED = re.compile("^(forwarded|x-forwarded-|x-real-ip|via$)", re.IGNORECASE | re.MULTILINE)
 """Matches names of headers."""
 
 

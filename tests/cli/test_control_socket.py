@@ -99,7 +99,7 @@ def test_a_caller_of_the_socket_is_an_operator_also_in_closed_mode(serve: Serve)
     assert (int(line[1]), int(line[2])) == (os.geteuid(), os.getpid())
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"])
 def test_a_forwarding_header_removes_the_permission(serve: Serve, header: str) -> None:
     server = serve({"web": SLEEP}, tracker=CLOSED)
     assert send_request(control(server), "GET", "/api/v1/processes", {header: "192.0.2.1"})[0] == 401

@@ -243,9 +243,11 @@ def test_logs_require_an_account_beyond_loopback(beyond: Server) -> None:
         "Forwarded",
         "FORWARDED",
         "X-Real-IP",
+        "Via",
+        "via",
     ],
 )
-@pytest.mark.parametrize("value", ["127.0.0.1", "for=127.0.0.1", ""])
+@pytest.mark.parametrize("value", ["127.0.0.1", "for=127.0.0.1", "1.1 proxy", ""])
 def test_a_forwarded_request_is_never_local(server: Server, header: str, value: str) -> None:
     check_error(server.ask("POST", STOP, b"", {header: value}), 401, STOP)
     check_error(server.ask("GET", LOGS, headers={header: value}), 401, LOGS)
