@@ -93,6 +93,8 @@ class Supervision:
     async def start(self, records: Mapping[str, Record], tasks: BackgroundTasks) -> None:
         """Adopts the processes that still run, and begins the background work."""
         become_subreaper()
+        if any(process.spec.needs_launcher for process in self.fleet):
+            self.context.children.launcher.start()  # now, so that no start waits for it
         self._leftovers = await adopt(self.fleet, self.context, records)
         self.context.leftovers = self._leftovers.begin(tasks)
         self.process_logs.keep_for_now(process.name for process in self._leftovers.processes)
@@ -157,7 +159,6 @@ class Supervision:
 def _context(clock: Clock, event_writer: EventWriter, notices: Notices, instance: str) -> SupervisionContext:
     key = bytes.fromhex(fact("child-key", secrets.token_hex(32)))
     children, cgroups = Children(key), Cgroups.open(instance)
-    children.launcher.start()
     return SupervisionContext(
         clock=clock,
         event_writer=event_writer,
