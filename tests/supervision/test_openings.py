@@ -203,7 +203,11 @@ def test_logs_are_neither_read_nor_rotated_through_a_link(users: Path, roots: Pa
             link(folder / "web.log.1", roots / "web.log")
             link(folder / "web.log.0", roots / "web.log")
     with known_to_logs(folder / "web.log") as path:
-        assert b"secret" not in tail(Path(path), 10)[0]
+        if component == "backup":
+            assert b"secret" not in tail(Path(path), 10)[0]
+        else:
+            with pytest.raises(OSError, match=r"symbolic links|Permission denied"):
+                tail(Path(path), 10)
         assert log_sizes([LogFile(path, 1, 1)]).get(path, 0) in (0, 100)
         rotated = rotate(LogFile(path, 1, 2)).result
         assert (rotated is Rotation.ROTATED) == (component == "backup")

@@ -39,7 +39,10 @@ _NOTICE_INTERVAL_SECONDS = 3600.0
 
 
 def tail(path: Path, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> tuple[bytes, int]:
-    """The last `lines` lines of a file, at most `max_bytes`, and where they end; empty where none can be opened."""
+    """The last `lines` lines of a file, at most `max_bytes`, and where they end; empty where there is no file.
+
+    Raises `OSError` where it cannot be opened or read.
+    """
     blocks: list[bytes] = []
     found = 0
     try:
@@ -50,9 +53,7 @@ def tail(path: Path, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> tuple[bytes
                 at = file.seek(at - block)
                 blocks.append(file.read(block))
                 found += blocks[-1].count(b"\n")
-    except OSError as error:
-        if error.errno in _OUT_OF_RESOURCES:
-            raise
+    except (FileNotFoundError, NotADirectoryError):
         return b"", 0
     text = b"".join(reversed(blocks))
     start = len(text) - text.endswith(b"\n")
