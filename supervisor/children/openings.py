@@ -1,4 +1,4 @@
-"""Opens the files of processes with no more rights than whoever can change their paths.
+"""Opens the files of processes with no more rights than the users who can change their paths.
 
 It imports nothing of the server, because the launcher imports it.
 

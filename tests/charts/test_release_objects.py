@@ -65,12 +65,12 @@ def space(cluster: Cluster) -> str:
     replicas = cluster.create(name, workload("ReplicaSet", "web-1", ownerReferences=owned_by(deployment)))
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-1-a", "ownerReferences": owned_by(replicas)}}
     pod = cluster.create(name, {**pod, "spec": POD})
-    cluster.create(name, workload("ReplicaSet", "stranger"))
+    cluster.create(name, workload("ReplicaSet", "foreign"))
     for one in (
         happened(name, "e1", deployment, 1),
         happened(name, "e2", pod, 5, type="Warning", reason="BackOff", message="again\n"),
         happened(name, "e3", pod, 3, type="Warning", reason="Failed"),
-        happened(name, "e4", workload("ReplicaSet", "stranger", uid="1"), 9),
+        happened(name, "e4", workload("ReplicaSet", "foreign", uid="1"), 9),
         happened(name, "e5", MISSING, 2),
     ):
         cluster.create(name, one)
@@ -146,7 +146,7 @@ def test_an_object_is_the_live_one_without_managed_fields(server: Server, cluste
 @pytest.mark.parametrize(
     "query",
     [
-        "ReplicaSet/stranger?", "ConfigMap/gone?", "Pod/none?", "Pod/web-1-a?apiVersion=v2&",
+        "ReplicaSet/foreign?", "ConfigMap/gone?", "Pod/none?", "Pod/web-1-a?apiVersion=v2&",
         "Pod/web-1-a?objectNamespace=default&",
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`make run` after something went wrong before: a half-made environment, a helm that could not be downloaded."""
+"""`make run` after an earlier failure: a half-made environment, helm that could not be downloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tag of a process is a hint: whoever copies or invents one gets nothing adopted and stops nothing."""
+"""The tag of a process is a hint: a copied or invented one adopts nothing and stops nothing."""
 
 from __future__ import annotations
 

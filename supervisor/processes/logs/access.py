@@ -1,4 +1,4 @@
-"""How log files are opened: with the rights of whoever can change their paths, and never one that is no plain file."""
+"""How log files are opened: with the rights of the users who can change their paths, and only plain files."""
 
 from __future__ import annotations
 
