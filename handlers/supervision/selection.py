@@ -54,6 +54,8 @@ def _read_signal(name: str, text: str) -> signal.Signals:
 
 
 _SIGNAL = Kind({"type": "string", "examples": ["HUP"]}, _read_signal, reads_absent=True)
+_UNREAD_SIGNAL = Kind(_SIGNAL.schema, lambda _, text: text, reads_absent=True)
+"""Read after the selection, whose faults are reported first."""
 
 
 @http_message
@@ -71,8 +73,8 @@ class SelectedProcesses:
     select: tuple[str, ...] = query(_ABOUT_SELECT, required=True, kind=_SELECT)
 
 
-def _signal_input() -> Any:
-    return query("A name or a number: HUP, SIGUSR1, 15", required=True, kind=_SIGNAL)
+def _signal_input(kind: Kind = _SIGNAL) -> Any:
+    return query("A name or a number: HUP, SIGUSR1, 15", required=True, kind=kind)
 
 
 def _to_input() -> Any:
@@ -82,7 +84,7 @@ def _to_input() -> Any:
 
 @http_message
 class SignalToSelected(SelectedProcesses):
-    signal: signal.Signals = _signal_input()
+    signal: str = _signal_input(_UNREAD_SIGNAL)
     to: str = _to_input()
 
 
@@ -166,10 +168,10 @@ def _call_selected(run: GroupCall, failure_code: str = "START_FAILED") -> Callab
 
 
 async def signal_selected(handler: Base, request: SignalToSelected) -> ProcessResults | ErrorResponseWithResults:
-    names = selected_names(handler, request.select)
+    names, number = selected_names(handler, request.select), _read_signal("signal", request.signal)
 
     async def send() -> list[CallResult]:
-        return group_calls.send(handler.supervision.fleet, names, request.signal, request.to == "group")
+        return group_calls.send(handler.supervision.fleet, names, number, request.to == "group")
 
     return await _results(handler, send(), "SIGNAL_FAILED")
 
