@@ -19,8 +19,11 @@ class Permission:
 
 
 def admit(caller: Caller, permission: Permission, config: Config) -> None:
-    """Checks a permission; a token of scope INGEST has only `POST_REPORTS`. Raises `Unauthenticated`, `Denied`."""
-    if caller.scope == "INGEST" and permission is not POST_REPORTS:
+    """Checks a permission. Raises `Unauthenticated`, `Denied`.
+
+    A token of scope INGEST has only `POST_REPORTS` and `FOLLOW_REPORTS`.
+    """
+    if caller.scope == "INGEST" and permission not in (POST_REPORTS, FOLLOW_REPORTS):
         raise Denied("a token of scope INGEST may only post reports")
     permission.check(caller, config)
 
@@ -189,6 +192,9 @@ With `supervisor.security.local-control: operator` an ADMIN on loopback too. Ope
 
 POST_REPORTS = Permission("post-reports", _post_reports)
 """As `READ`; callers with a token where `tracker.security.require-ingest-token` is set."""
+
+FOLLOW_REPORTS = Permission("follow-reports", READ.check)
+"""As `READ`, with a token of scope INGEST too: the verdict on a run that it may post to."""
 
 READ_CHARTS = Permission("read-charts", _read_charts)
 """As `READ`, and callers with the chart key."""

@@ -172,6 +172,7 @@ def security(permission: Permission, config: Config) -> Security:
     accepted: Mapping[Permission, Security] = {
         permissions.PUBLIC: _ANYBODY,
         permissions.READ: readers,
+        permissions.FOLLOW_REPORTS: readers,
         permissions.READ_LOGS: _ACCOUNT if is_remote else readers,
         permissions.CONTROL_PROCESSES: _ACCOUNT if controls else readers,
         permissions.SIGNED_IN: _ACCOUNT,

@@ -232,6 +232,7 @@ class RunVerdict:
     coverage_delta: float | None
     baseline_run_id: int | None
     rules: Sequence[RuleInfo]
+    state: State
 
 
 @http_message

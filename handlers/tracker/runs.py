@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from handlers.base import Base
-from handlers.http.permissions import READ, SIGNED_IN
+from handlers.http.permissions import FOLLOW_REPORTS, READ, SIGNED_IN
 from handlers.operations import Operation, operation_routes
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
@@ -34,8 +34,8 @@ from models.tracker.forges import owners
 from models.tracker.gate import commit_gate
 from models.tracker.gate.quality_gate import verdict
 from models.tracker.reports.base import CaseStatus
-from models.tracker.runs import attempts, comparison, run_tests
-from models.tracker.runs.kept_answers import state_of_pair, state_of_project_named, state_of_run
+from models.tracker.runs import attempts, comparison, run_tests, store
+from models.tracker.runs.kept_answers import State, state_of_pair, state_of_project_named, state_of_run
 from models.tracker.runs.run_tests import TestFilter
 
 
@@ -73,13 +73,19 @@ async def delete_run(handler: Base, request: RunRequest) -> None:
 
 
 async def run_verdict(handler: Base, request: RunRequest) -> object:
-    user, id = handler.caller.user, request.id
+    caller, id = handler.caller, request.id
+    user = caller.user
+
+    def readable() -> State:
+        if caller.scope == "INGEST":
+            store.check_post(user, visibility.run(user, id)[1].name)
+        return state_of_run(user, id)
 
     def judged() -> RunVerdict:
         run, project = visibility.run(user, id)
         return serializers.run_verdict(run, verdict(run, project, handler.config.tracker.quality_gate))
 
-    return await answer_kept(handler, ("verdict", id), lambda: state_of_run(user, id), judged)
+    return await answer_kept(handler, ("verdict", id), readable, judged)
 
 
 async def run_patch(handler: Base, request: LongRunList) -> object:
@@ -219,7 +225,7 @@ OPERATIONS = [
     ),
     _read(
         None, "GET", "/runs/{id}/quality-gate", "Get the quality gate's verdict on a run", RunRequest, run_verdict,
-        RunVerdict, name="run_verdict",
+        RunVerdict, name="run_verdict", permission=FOLLOW_REPORTS,
     ),
     _read(
         None, "GET", "/compare", "Compare two runs of one project", ComparedRuns, compare_runs, ComparisonInfo,

@@ -158,7 +158,7 @@ def attempts_info(run: Run, uploads: int, items: Sequence[Attempt], next_cursor:
 
 
 def run_verdict(run: Run, verdict: Verdict) -> RunVerdict:
-    return copied(RunVerdict, verdict, run_id=run.id, baseline_run_id=verdict.baseline_id)
+    return copied(RunVerdict, verdict, run_id=run.id, baseline_run_id=verdict.baseline_id, state=state(run))
 
 
 def run_detail(

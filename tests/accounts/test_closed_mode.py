@@ -56,6 +56,7 @@ ROUTES = sorted(
 )
 READ_PERMISSIONS = {
     permissions.READ,
+    permissions.FOLLOW_REPORTS,
     permissions.READ_LOGS,
     permissions.SIGNED_IN,
     permissions.ADMINISTER,
@@ -151,7 +152,7 @@ class TestEveryRoute:
     ) -> None:
         headers = (await app.services.tracker.run(self.tokens))["ingest"]
         for route in ROUTES:
-            if route[2].permission_of(route[0]) is not permissions.POST_REPORTS:
+            if route[2].permission_of(route[0]) not in (permissions.POST_REPORTS, permissions.FOLLOW_REPORTS):
                 assert (await self.ask(http_client, base_url, route, headers)).code == 403, name(route)
 
     @pytest.mark.parametrize("account", ["user", "admin"])

@@ -81,7 +81,7 @@ def test_a_changing_method_has_a_permission_that_requires_a_credential() -> None
     assert found == []
 
 
-def test_the_ingest_scope_is_admitted_to_post_reports_only() -> None:
+def test_the_ingest_scope_is_admitted_to_post_and_follow_reports_only() -> None:
     user = User(1, "ci", None, None, "ADMIN")
     caller = Caller(is_remote=False, credential=Credential(user, "token", 1, "INGEST"), has_chart_key=True)
     admitted = set()
@@ -90,7 +90,7 @@ def test_the_ingest_scope_is_admitted_to_post_reports_only() -> None:
             with contextlib.suppress(Denied):
                 permissions.admit(caller, permission, Config())
                 admitted.add(permission)
-    assert admitted == {permissions.POST_REPORTS}
+    assert admitted == {permissions.POST_REPORTS, permissions.FOLLOW_REPORTS}
 
 
 def test_a_handler_without_a_permission_is_closed() -> None:

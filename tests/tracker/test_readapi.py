@@ -324,6 +324,7 @@ def test_a_runs_verdict_names_its_baseline(server: Server, project: Project) -> 
              "flag": None},
             {"name": "new-failures", "passed": False, "detail": "1 new failure(s): c.A a", "flag": None},
         ],
+        "state": "COMPLETE",
     }  # fmt: skip
 
 
