@@ -14,6 +14,7 @@ from handlers.routing import Route
 
 _MODULES = (
     "streams",
+    "ci_systems",
     "ci_environment",
     "changed_lines",
     "attached_files",

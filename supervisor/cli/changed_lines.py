@@ -11,7 +11,18 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from supervisor.cli.ci_environment import facts
+from supervisor.cli.ci_systems import DEPTHS
+
 _TIMEOUT_SECONDS = 60.0
+_MAX_BASE_COMMITS = 50
+"""First parents of the base: the server compares with the first of them that it knows."""
+_BASE_COMMITS = (
+    "CI_MERGE_REQUEST_DIFF_BASE_SHA",
+    "CI_MERGE_REQUEST_TARGET_BRANCH_SHA",
+    "BITBUCKET_PR_DESTINATION_COMMIT",
+)
+"""Variables with a commit of the base branch. A branch of the clone may be an old one."""
 _HUNK = re.compile(rb"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
 _NULL = b"/dev/null"
 
@@ -20,19 +31,32 @@ class NoDiff(Exception):
     """The changed lines are unknown; the message has the reason and a fix."""
 
 
-def changed_lines(base_branch: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """The parts `diff` and `paths` of the work tree in the current folder. Raises `NoDiff`."""
+def changed_lines(base_branch: str, commit: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The parts `diff` and `paths` of the work tree in the current folder. Raises `NoDiff`.
+
+    `commit` is the pushed one: CI may have checked out a merge of it.
+    """
     head = _git("rev-parse", "HEAD").decode().strip()
-    base = _base(base_branch, environ)
+    base = _base(base_branch, commit, environ)
     files = ranges_of(_git("-c", "core.quotePath=false", "-c", "diff.relative=false", "diff", "-U0",
                            "--inter-hunk-context=0", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color",
                            "--src-prefix=a/", "--dst-prefix=b/", base, "HEAD"))  # fmt: skip
-    return json.dumps({"base": base, "head": head, "files": files}), repository_paths()
+    parents = _git("rev-list", "--first-parent", f"--max-count={_MAX_BASE_COMMITS + 1}", base).decode().split()[1:]
+    return json.dumps({"base": base, "baseCommits": parents, "head": head, "files": files}), repository_paths()
 
 
 def repository_paths() -> str:
     """The part `paths`: the files of the repository, one a line. Raises `NoDiff`."""
     return _git("ls-files", "-z", "--full-name", ":/").replace(b"\0", b"\n").decode("utf-8", "replace")
+
+
+def checked_out(field: str, environ: Mapping[str, str]) -> str:
+    """The `commit` or the `branch` of the work tree in the current folder; an empty text if it has none."""
+    command = ("rev-parse", "--verify", "HEAD") if field == "commit" else ("symbolic-ref", "--short", "HEAD")
+    try:
+        return _git(*command).decode("utf-8", "replace").strip()
+    except NoDiff:
+        return environ.get("GIT_BRANCH", "").removeprefix("origin/") if field == "branch" else ""
 
 
 def work_tree() -> Path:
@@ -43,26 +67,37 @@ def work_tree() -> Path:
         return Path.cwd().resolve()
 
 
-def _base(base_branch: str, environ: Mapping[str, str]) -> str:
-    """The merge base with the base branch, or the first parent of the merge that CI has checked out.
+def _base(base_branch: str, commit: str, environ: Mapping[str, str]) -> str:
+    """The merge base with the base branch, or the base branch's parent of the merge that CI has checked out.
 
     The pushed commit may be a merge too, of the base branch into the pull request.
     """
-    commit, *parents = _git("rev-list", "--parents", "-n", "1", "HEAD").decode().split()
-    is_test_merge = re.fullmatch(r"refs/pull/\d+/merge", environ.get("GITHUB_REF", "")) is not None
-    if is_test_merge and len(parents) > 1 and commit == environ.get("GITHUB_SHA"):
-        return parents[0]
+    merged = _merged_base(commit, environ)
+    if merged:
+        return merged
     if not base_branch:
         raise NoDiff("the base branch is not known: give --base-branch, or --diff FILE")
-    for name in (f"origin/{base_branch}", base_branch):
+    known = (environ.get(name, "") for name in _BASE_COMMITS)
+    for name in (*filter(None, known), f"origin/{base_branch}", base_branch):
         try:
             return _git("merge-base", name, "HEAD").decode().strip()
         except NoDiff:
             continue
-    raise NoDiff(
-        f"the clone does not contain the merge base with {base_branch}: fetch more history"
-        " (GitHub Actions: `fetch-depth: 0`; GitLab CI: `GIT_DEPTH: 0`)"
-    )
+    provider = facts(environ).get("ciProvider", "")
+    settings = DEPTHS.get(provider) or f"{DEPTHS['github']}; {DEPTHS['gitlab']}"
+    raise NoDiff(f"the clone does not contain the merge base with {base_branch}: fetch more history ({settings})")
+
+
+def _merged_base(commit: str, environ: Mapping[str, str]) -> str:
+    """The parent of the base branch where the merge of `commit`, the pushed one, is checked out; else empty.
+
+    It is the first one, but Bitbucket merges the base branch into the pushed commit.
+    """
+    head, *parents = _git("rev-list", "--parents", "-n", "1", "HEAD").decode().split()
+    if len(parents) == 2 and commit in parents:
+        return parents[1 - parents.index(commit)]
+    is_test_merge = re.fullmatch(r"refs/pull/\d+/merge", environ.get("GITHUB_REF", "")) is not None
+    return parents[0] if is_test_merge and len(parents) > 1 and head == environ.get("GITHUB_SHA") else ""
 
 
 def _git(*arguments: str) -> bytes:

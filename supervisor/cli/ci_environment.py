@@ -12,16 +12,27 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-Environ = Mapping[str, str]
-Fields = dict[str, str]
+from supervisor.cli.ci_systems import (
+    MORE_SYSTEMS,
+    Environ,
+    Fields,
+    branch_of,
+    joined,
+    place_of,
+    short_ref,
+    without_secrets,
+)
 
 
 def facts(environ: Environ) -> Fields:
     """The fields of the CI job that this process runs in; empty outside of a CI system."""
     for variable, read in _SYSTEMS.items():
-        if environ.get(variable, "").lower() not in ("", "false"):
+        name, _, value = variable.partition("=")
+        found = environ.get(name, "")
+        if (found == value) if value else (found.lower() not in ("", "false")):
             fields = read(environ)
-            fields["repoUrl"] = _without_secrets(fields.get("repoUrl", ""))
+            for field in ("repoUrl", "headRepo"):
+                fields[field] = without_secrets(fields.get(field, ""))
             return {name: value for name, value in fields.items() if value and _is_valid(name, value)}
     return {}
 
@@ -69,10 +80,11 @@ def _github_pull_request(environ: Environ) -> Fields:
     target = _text_in(event, "pull_request", "base", "repo", "full_name") or environ.get("GITHUB_REPOSITORY", head)
     owner = head.partition("/")[0] or _text_in(event, "pull_request", "head", "user", "login")
     found = {
-        "branch": _branch_of(branch, owner, head != target),
+        "branch": branch_of(branch, owner, head != target),
         "commit": _text_in(event, "pull_request", "head", "sha"),
         "baseBranch": environ.get("GITHUB_BASE_REF") or _text_in(event, "pull_request", "base", "ref"),
         "prNumber": ref[1] if ref else _text_in(event, "pull_request", "number"),
+        "headRepo": head if head != target else "",
     }
     return {name: value for name, value in found.items() if value}
 
@@ -84,11 +96,6 @@ def _text_in(value: Any, *names: str) -> str:
     return str(value) if isinstance(value, (str, int)) else ""
 
 
-def _branch_of(branch: str, owner: str, is_fork: bool) -> str:
-    """The branch of a pull request, as `owner:branch` if it is one of a fork: its `main` is another one than ours."""
-    return f"{owner}:{branch}" if branch and owner and is_fork else branch
-
-
 def _gitlab(environ: Environ) -> Fields:
     merge = "CI_MERGE_REQUEST_"
     pipeline = environ.get("CI_PIPELINE_ID", "")
@@ -97,10 +104,11 @@ def _gitlab(environ: Environ) -> Fields:
     is_fork = source != environ.get(f"{merge}PROJECT_PATH", source)
     return {
         "ciProvider": "gitlab",
-        "branch": _branch_of(branch, source.rpartition("/")[0], is_fork) or environ.get("CI_COMMIT_REF_NAME", ""),
+        "branch": branch_of(branch, source.rpartition("/")[0], is_fork) or environ.get("CI_COMMIT_REF_NAME", ""),
         "commit": environ.get(f"{merge}SOURCE_BRANCH_SHA") or environ.get("CI_COMMIT_SHA", ""),
         "baseBranch": environ.get(f"{merge}TARGET_BRANCH_NAME", ""),
         "prNumber": environ.get(f"{merge}IID", ""),
+        "headRepo": source if is_fork else "",
         "repoUrl": environ.get("CI_PROJECT_URL", ""),
         "buildUrl": environ.get("CI_JOB_URL") or environ.get("CI_PIPELINE_URL", ""),
         "buildName": environ.get("CI_JOB_NAME", ""),
@@ -114,7 +122,7 @@ def _gitlab(environ: Environ) -> Fields:
 def _jenkins(environ: Environ) -> Fields:
     tag = environ.get("BUILD_TAG", "")
     fork = environ.get("CHANGE_FORK", "")
-    branch = _branch_of(environ.get("CHANGE_BRANCH", ""), fork, bool(fork))
+    branch = branch_of(environ.get("CHANGE_BRANCH", ""), fork, bool(fork))
     checked_out = environ.get("GIT_BRANCH", "").removeprefix("origin/")
     branch = branch or environ.get("BRANCH_NAME") or ("" if checked_out in ("detached", "HEAD") else checked_out)
     return {
@@ -123,6 +131,7 @@ def _jenkins(environ: Environ) -> Fields:
         "commit": environ.get("GIT_COMMIT", ""),
         "baseBranch": environ.get("CHANGE_TARGET", ""),
         "prNumber": environ.get("CHANGE_ID", ""),
+        "headRepo": fork,
         "repoUrl": environ.get("GIT_URL", ""),
         "buildUrl": environ.get("BUILD_URL", ""),
         "buildName": environ.get("JOB_NAME", ""),
@@ -139,6 +148,7 @@ def _circleci(environ: Environ) -> Fields:
         "branch": environ.get("CIRCLE_BRANCH") or environ.get("CIRCLE_TAG", ""),
         "commit": environ.get("CIRCLE_SHA1", ""),
         "prNumber": pull,
+        "headRepo": joined(environ, "CIRCLE_PR_USERNAME", "CIRCLE_PR_REPONAME"),
         "repoUrl": environ.get("CIRCLE_REPOSITORY_URL", ""),
         "buildUrl": environ.get("CIRCLE_BUILD_URL", ""),
         "buildName": environ.get("CIRCLE_JOB", ""),
@@ -159,17 +169,19 @@ def _circleci_job(environ: Environ) -> Fields:
 def _buildkite(environ: Environ) -> Fields:
     pull, commit = environ.get("BUILDKITE_PULL_REQUEST", ""), environ.get("BUILDKITE_COMMIT", "")
     build = environ.get("BUILDKITE_BUILD_ID", "")
+    fork, repository = environ.get("BUILDKITE_PULL_REQUEST_REPO", ""), environ.get("BUILDKITE_REPO", "")
     return {
         "ciProvider": "buildkite",
         "branch": environ.get("BUILDKITE_BRANCH", ""),
         "commit": "" if commit == "HEAD" else commit,
         "baseBranch": environ.get("BUILDKITE_PULL_REQUEST_BASE_BRANCH", ""),
         "prNumber": "" if pull == "false" else pull,
+        "headRepo": "" if pull in ("", "false") or place_of(fork) == place_of(repository) else fork,
         "repoUrl": environ.get("BUILDKITE_REPO", ""),
         "buildUrl": environ.get("BUILDKITE_BUILD_URL", ""),
         "buildName": environ.get("BUILDKITE_PIPELINE_SLUG", ""),
         "runKey": f"buildkite-{build}" if build else "",
-        "jobKey": _joined(environ, "BUILDKITE_STEP_ID", "BUILDKITE_PARALLEL_JOB"),
+        "jobKey": joined(environ, "BUILDKITE_STEP_ID", "BUILDKITE_PARALLEL_JOB"),
         "jobInstance": environ.get("BUILDKITE_JOB_ID", ""),
         "attempt": environ.get("BUILDKITE_RETRY_COUNT", ""),
     }
@@ -180,15 +192,16 @@ def _azure(environ: Environ) -> Fields:
     place = environ.get("SYSTEM_COLLECTIONURI", "") + environ.get("SYSTEM_TEAMPROJECT", "").replace(" ", "%20")
     return {
         "ciProvider": "azure",
-        "branch": _azure_branch(environ) or _short(environ.get("BUILD_SOURCEBRANCH", "")),
+        "branch": _azure_branch(environ) or short_ref(environ.get("BUILD_SOURCEBRANCH", "")),
         "commit": environ.get(f"{pull}SOURCECOMMITID") or environ.get("BUILD_SOURCEVERSION", ""),
-        "baseBranch": _short(environ.get(f"{pull}TARGETBRANCH", "")),
+        "baseBranch": short_ref(environ.get(f"{pull}TARGETBRANCH", "")),
         "prNumber": environ.get(f"{pull}PULLREQUESTNUMBER") or environ.get(f"{pull}PULLREQUESTID", ""),
+        "headRepo": _azure_fork(environ),
         "repoUrl": environ.get("BUILD_REPOSITORY_URI", ""),
         "buildUrl": f"{place}/_build/results?buildId={build}" if place and build else "",
         "buildName": environ.get("BUILD_DEFINITIONNAME", ""),
         "runKey": f"azure-{build}" if build else "",
-        "jobKey": _joined(environ, "SYSTEM_STAGENAME", "SYSTEM_PHASENAME", "AGENT_JOBNAME"),
+        "jobKey": joined(environ, "SYSTEM_STAGENAME", "SYSTEM_PHASENAME", "AGENT_JOBNAME"),
         "jobInstance": environ.get("SYSTEM_JOBID", ""),
         "attempt": _azure_attempt(environ),
     }
@@ -204,31 +217,19 @@ def _azure_branch(environ: Environ) -> str:
     owner, _, name = place.rpartition("/")
     is_fork = environ.get(f"{pull}ISFORK", "").lower() == "true"
     owner = (name if owner.endswith("_git") else owner) or "fork"
-    return _branch_of(_short(environ.get(f"{pull}SOURCEBRANCH", "")), owner, is_fork)
+    return branch_of(short_ref(environ.get(f"{pull}SOURCEBRANCH", "")), owner, is_fork)
+
+
+def _azure_fork(environ: Environ) -> str:
+    """The repository of a pull request from a fork."""
+    pull = "SYSTEM_PULLREQUEST_"
+    is_fork = environ.get(f"{pull}ISFORK", "").lower() == "true"
+    return environ.get(f"{pull}SOURCEREPOSITORYURI", "") if is_fork else ""
 
 
 def _azure_attempt(environ: Environ) -> str:
     stage, job = (environ.get(name, "") for name in ("SYSTEM_STAGEATTEMPT", "SYSTEM_JOBATTEMPT"))
     return str(int(stage) * 1000 + int(job)) if stage.isdigit() and job.isdigit() else ""
-
-
-def _joined(environ: Environ, *names: str) -> str:
-    return "/".join(value for name in names if (value := environ.get(name, "")))
-
-
-def _short(ref: str) -> str:
-    return re.sub(r"^refs/(heads|tags)/", "", ref)
-
-
-def _without_secrets(url: str) -> str:
-    """The URL without user name and password: CI systems clone with tokens in it."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return ""
-    if parts.scheme not in ("http", "https"):
-        return url
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 _SYSTEMS: Mapping[str, Callable[[Environ], Fields]] = {
@@ -238,5 +239,6 @@ _SYSTEMS: Mapping[str, Callable[[Environ], Fields]] = {
     "CIRCLECI": _circleci,
     "BUILDKITE": _buildkite,
     "TF_BUILD": _azure,
+    **MORE_SYSTEMS,
 }
-"""By the variable that only this system sets."""
+"""By the variable that only this system sets, or by a variable with its value."""

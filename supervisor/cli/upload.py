@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.cli.attached_files import attached_files, source_archive
-from supervisor.cli.changed_lines import NoDiff, changed_lines, diff_file, repository_paths, work_tree
+from supervisor.cli.changed_lines import NoDiff, changed_lines, checked_out, diff_file, repository_paths, work_tree
 from supervisor.cli.ci_environment import facts
 from supervisor.cli.streams import discard_output, prepare_streams
 from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
@@ -177,8 +177,8 @@ def _upload(arguments: argparse.Namespace) -> int:
     if not arguments.junit and not arguments.perf:
         raise UploadError(USAGE, "--junit GLOB or --perf GLOB is needed: a run has test or performance reports")
     files = _files(arguments)
-    fields = _fields(arguments)
-    texts = _diff_parts(arguments.diff, fields.get("baseBranch", ""))
+    fields = _with_commit(_fields(arguments))
+    texts = _diff_parts(arguments.diff, fields.get("baseBranch", ""), fields["commit"])
     if arguments.jacoco and not texts and arguments.diff == "auto":
         texts = _paths_part()
     if arguments.codeowners:
@@ -191,7 +191,7 @@ def _upload(arguments: argparse.Namespace) -> int:
     for warning in run.get("warnings", ()):
         print(f"pilothouse upload: warning: {warning}", file=sys.stderr)
     status = run["gateStatus"]
-    if arguments.wait is not None and run.get("state") != "COMPLETE":  # a token of scope INGEST cannot read it later
+    if arguments.wait is not None and run.get("state") != "COMPLETE":
         status = _status_when_complete(server, run["runId"], arguments.wait)
     if arguments.summary is not None:
         _write_summary(server, run, status, arguments.summary)
@@ -265,7 +265,7 @@ def _write_summary(server: Server, run: Mapping[str, Any], status: str, file: Pa
         raise UploadError(USAGE, f"--summary {target}: {reason_of(error)}") from None
 
 
-def _diff_parts(source: str, base_branch: str) -> dict[str, str]:
+def _diff_parts(source: str, base_branch: str, commit: str) -> dict[str, str]:
     """The parts of the changed lines. `auto` without a base is a warning for pull requests, and nothing else."""
     if source == "off":
         return {}
@@ -274,7 +274,7 @@ def _diff_parts(source: str, base_branch: str) -> dict[str, str]:
             return {"diff": diff_file(Path(source))}
         if not base_branch:
             return {}
-        diff, paths = changed_lines(base_branch, os.environ)
+        diff, paths = changed_lines(base_branch, commit, os.environ)
     except NoDiff as problem:
         if source != "auto":
             raise UploadError(USAGE, str(problem)) from None
@@ -308,26 +308,18 @@ def _status_when_complete(server: Server, run_id: int, seconds: float) -> str:
     """The gate's status once the run is complete. Raises `UploadError` where that takes too long."""
     end, pause = time.monotonic() + seconds, 1.0
     while True:
-        detail = server.get(f"/api/v1/runs/{run_id}")
-        state = detail["run"]["state"]
-        if state == "COMPLETE":
-            return str(detail["gate"]["status"])
+        verdict = server.get(f"/api/v1/runs/{run_id}/quality-gate")
+        if verdict["state"] == "COMPLETE":
+            return str(verdict["status"])
         if time.monotonic() + pause > end:
-            raise UploadError(
-                UNREACHABLE, f"run {run_id} is not complete after {seconds:g} s ({detail['run']['state']})"
-            )
+            raise UploadError(UNREACHABLE, f"run {run_id} is not complete after {seconds:g} s ({verdict['state']})")
         time.sleep(pause)
         pause = min(2 * pause, _MAX_POLL_SECONDS)
 
 
 def _rules(server: Server, run_id: int) -> list[str]:
-    """The verdict on a run, a line for each rule; a token of scope INGEST may not read it."""
-    try:
-        verdict = server.get(f"/api/v1/runs/{run_id}/quality-gate")
-    except UploadError as error:
-        if error.exit_code != REFUSED:
-            raise
-        return ["(a token of scope FULL shows the rules too)"]
+    """The verdict on a run, a line for each rule."""
+    verdict = server.get(f"/api/v1/runs/{run_id}/quality-gate")
     return [f"{'passed' if rule['passed'] else 'FAILED'} {rule['name']}: {rule['detail']}" for rule in verdict["rules"]]
 
 
@@ -360,6 +352,22 @@ def _fields(arguments: argparse.Namespace) -> dict[str, str]:
     if arguments.reruns:
         fields["reruns"] = arguments.reruns
     return fields
+
+
+def _with_commit(fields: Mapping[str, str]) -> dict[str, str]:
+    """The fields with commit and branch, from git where they are not known. Raises `UploadError` without them.
+
+    A run without them is compared with nothing, and no gate finds it.
+    """
+    known = {name: fields.get(name, "").strip() or checked_out(name, os.environ) for name in ("commit", "branch")}
+    missing = " and ".join(f"--{name}" for name, value in known.items() if not value)
+    if missing:
+        is_known = bool(fields.get("ciProvider"))
+        reason = "the CI system does not name it" if is_known else "no known CI system"
+        place = "the checkout here is on no branch" if known["commit"] and not is_known else "no git checkout here"
+        verb = "are" if "and" in missing else "is"
+        raise UploadError(USAGE, f"{missing} {verb} needed: {reason} and {place}")
+    return {**fields, **known}
 
 
 def _matches(name: str, patterns: Sequence[str]) -> list[Path]:

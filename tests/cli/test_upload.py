@@ -27,9 +27,11 @@ from http_checks import running_server
 from requirements import require
 from run_streams import COVERAGE, NOW, create_accounts, junit, listen, next_event, open_store
 from uploader import Outcome, run_upload
+from users import bearer
 
 from models.accounts import accounts
 from models.tracker.forges.forge_links import file_url
+from models.tracker.tables import Project
 from supervisor.cli.attached_files import attached_files, source_archive
 from supervisor.cli.ci_environment import facts
 from supervisor.cli.upload import _paths
@@ -58,7 +60,7 @@ def reports(tmp_path: Path) -> Path:
 
 def upload_as_a_job(folder: Path, *arguments: str, **environ: str) -> Outcome:
     """Runs `upload` like a CI job."""
-    command = [sys.executable, str(ROOT / "run.py"), "upload", *arguments]
+    command = [sys.executable, str(ROOT / "run.py"), "upload", *arguments, *COMMIT]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     done = subprocess.run(
         command, cwd=folder, env={**kept, "PYTHONWARNINGS": "error", **environ}, capture_output=True, text=True,
@@ -68,6 +70,7 @@ def upload_as_a_job(folder: Path, *arguments: str, **environ: str) -> Outcome:
 
 
 JUNIT = ("--junit", "**/TEST-*.xml")
+COMMIT = ("--branch", "main", "--commit", SHA)
 
 
 # What arrives
@@ -159,7 +162,7 @@ def test_a_failed_gate_is_1_if_it_is_requested(server: Server, reports: Path) ->
 
 
 def test_the_exit_code_does_not_depend_on_who_reads_the_output(server: Server, reports: Path) -> None:
-    command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "\u4e2d", "--gate"]
+    command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "\u4e2d", "--gate", *COMMIT]
     command += ["--url", f"http://127.0.0.1:{server.port}", "--summary", "--junit"]
     environ = {"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1"}
     reader, closed = os.pipe()
@@ -175,7 +178,7 @@ def test_the_exit_code_does_not_depend_on_who_reads_the_output(server: Server, r
     os.close(closed)
 
 
-def test_a_token_of_scope_ingest_shows_the_verdict_without_rules(serve: Serve, reports: Path) -> None:
+def test_a_token_of_scope_ingest_shows_the_verdict_and_its_rules(serve: Serve, reports: Path) -> None:
     server = serve(wait=False, tracker={"security": {"open-mode": False}})
     create_accounts(server.data, ["ci"])
     with open_store(server.data):
@@ -188,9 +191,23 @@ def test_a_token_of_scope_ingest_shows_the_verdict_without_rules(serve: Serve, r
         for option in ("--gate", "--wait"):
             done = run_upload(reports, server, "--project", "p", *reports_of, option, environ=environ)
             assert (done.returncode, done.stderr) == (code, "")
-            _, rules, gate = done.stdout.splitlines()
-            assert rules == "(a token of scope FULL shows the rules too)"
+            _, rule, gate = done.stdout.splitlines()
+            assert rule.startswith("passed new-failures" if verdict == "PASSED" else "FAILED new-failures")
             assert gate == f"gate: {verdict}"
+    keyed = ("--project", "p", "--run-key", "k", *JUNIT, "--expect", "2")
+    late = run_upload(reports, server, *keyed, "--job-key", "a", "--wait", "0", environ=environ)
+    assert (late.returncode, "not complete after 0 s (PENDING)" in late.stderr) == (3, True)
+    finished = run_upload(reports, server, "finish", "--project", "p", "--run-key", "k", environ=environ)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    run = re.findall(r"/runs/(\d+)", finished.stdout)[0]
+    verdict_of = f"/api/v1/runs/{run}/quality-gate"
+    assert server.ask("GET", verdict_of, headers=bearer(token)).json["state"] == "COMPLETE"
+    assert server.ask("GET", f"/api/v1/runs/{run}", headers=bearer(token)).status == 403
+    with open_store(server.data):
+        other = accounts.user_named("other") or accounts.create_user("other", "!", "USER", NOW)
+        Project.update(visibility="PRIVATE").execute()
+        stranger = accounts.create_token(other.id, "post", "INGEST", None, NOW)
+    assert server.ask("GET", verdict_of, headers=bearer(stranger)).status == 404
 
 
 @pytest.mark.parametrize(
@@ -249,7 +266,7 @@ def test_a_server_without_tls_is_3_without_retries(server: Server, reports: Path
 def test_ctrl_c_ends_upload_without_a_traceback(reports: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
-        command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "p", *JUNIT]
+        command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "p", *JUNIT, *COMMIT]
         command += ["--url", f"http://127.0.0.1:{silent.getsockname()[1]}"]
         with subprocess.Popen(command, cwd=reports, stderr=subprocess.PIPE, text=True) as job:
             try:
@@ -265,7 +282,7 @@ def test_a_background_job_that_ignores_sigint_continues(reports: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "p", *JUNIT, "--url", url]
+        command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "p", *JUNIT, *COMMIT, "--url", url]
         ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
         with subprocess.Popen(ignoring, cwd=reports, stderr=subprocess.PIPE, text=True) as job:
             try:
@@ -820,7 +837,8 @@ def test_the_server_serves_the_uploader_as_one_file(serve: Serve, reports: Path)
 def test_the_server_is_found_as_ctl_finds_it(server: Server, reports: Path) -> None:
     """By the data directory, without an address."""
     (reports / "data").symlink_to(server.data)
-    command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "found", *JUNIT, "--retry-for", "0"]
+    command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "found", *JUNIT, *COMMIT]
+    command += ["--retry-for", "0"]
     environ = {"PATH": os.environ["PATH"]}
     done = subprocess.run(command, cwd=reports, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -855,6 +873,7 @@ def test_the_one_file_uploads_without_an_installation(server: Server, reports: P
         "--project",
         f"alone {Path(python).name}",
         *JUNIT,
+        *COMMIT,
         "--gate",
     ]
     done = subprocess.run(command, cwd=reports, env={}, capture_output=True, text=True, timeout=60, check=False)
@@ -940,3 +959,55 @@ def test_only_files_of_the_work_tree_are_sent(tmp_path: Path, capsys: pytest.Cap
     }  # fmt: skip
     warned = capsys.readouterr().err
     assert all(f"attachment {name} is not sent" in warned for name in refused)
+
+
+def test_without_a_branch_and_a_commit_nothing_is_uploaded(server: Server, reports: Path) -> None:
+    done = run_upload(reports, server, "--project", "no commit", *JUNIT, is_checkout=False)
+    sentence = "--commit and --branch are needed: no known CI system and no git checkout here"
+    assert (done.returncode, done.stderr) == (2, f"pilothouse upload: {sentence}\n")
+    done = run_upload(reports, server, "--project", "no commit", *JUNIT, "--commit", SHA, is_checkout=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("pilothouse upload: --branch is needed: ")
+    jenkins = {"BUILDKITE": "true", "BUILDKITE_BRANCH": "main", "BUILDKITE_COMMIT": "HEAD"}
+    done = run_upload(reports, server, "--project", "no commit", *JUNIT, environ=jenkins, is_checkout=False)
+    assert done.stderr.startswith("pilothouse upload: --commit is needed: the CI system does not name it")
+    assert server.get("/api/v1/gate?project=no%20commit&branch=main").status == 404
+
+
+def test_branch_and_commit_come_from_git_where_the_ci_system_is_unknown(
+    server: Server, reports: Path, tmp_path: Path
+) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    git(checkout, "init", "-q", "-b", "trunk")
+    git(checkout, "commit", "-q", "--allow-empty", "-m", "first")
+    commit = git(checkout, "rev-parse", "HEAD").strip()
+    junit = ("--junit", str(reports / "a/target/TEST-one.xml"))
+    assert run_upload(checkout, server, "--project", "git", *junit, is_checkout=False).returncode == 0
+    assert server.get("/api/v1/gate?project=git&branch=trunk").json["commit"] == commit
+    git(checkout, "checkout", "-q", "--detach")
+    environ = {"GIT_BRANCH": "origin/topic"}
+    assert run_upload(checkout, server, "--project", "git", *junit, environ=environ, is_checkout=False).returncode == 0
+    assert server.get("/api/v1/gate?project=git&branch=topic").json["commit"] == commit
+
+
+@pytest.mark.parametrize(
+    ("environ", "fork"),
+    [
+        ({"GITLAB_CI": "true", "CI_MERGE_REQUEST_SOURCE_PROJECT_PATH": "me/shop",
+          "CI_MERGE_REQUEST_PROJECT_PATH": "shop/shop"}, "me/shop"),
+        ({"GITLAB_CI": "true", "CI_MERGE_REQUEST_SOURCE_PROJECT_PATH": "shop/shop",
+          "CI_MERGE_REQUEST_PROJECT_PATH": "shop/shop"}, None),
+        ({"JENKINS_URL": "https://jenkins/", "CHANGE_FORK": "me"}, "me"),
+        ({"CIRCLECI": "true", "CIRCLE_PR_USERNAME": "me", "CIRCLE_PR_REPONAME": "shop"}, "me/shop"),
+        ({"BUILDKITE": "true", "BUILDKITE_PULL_REQUEST": "7", "BUILDKITE_REPO": "git@github.com:shop/shop.git",
+          "BUILDKITE_PULL_REQUEST_REPO": "git://github.com/me/shop.git"}, "git://github.com/me/shop.git"),
+        ({"BUILDKITE": "true", "BUILDKITE_PULL_REQUEST": "7", "BUILDKITE_REPO": "git@github.com:shop/shop.git",
+          "BUILDKITE_PULL_REQUEST_REPO": "git://github.com/shop/shop.git"}, None),
+        ({"TF_BUILD": "True", "SYSTEM_PULLREQUEST_ISFORK": "True",
+          "SYSTEM_PULLREQUEST_SOURCEREPOSITORYURI": "https://x@dev.azure.com/me/_git/shop"},
+         "https://dev.azure.com/me/_git/shop"),
+    ],
+)  # fmt: skip
+def test_the_repository_of_a_fork_is_named(environ: dict[str, str], fork: str | None) -> None:
+    assert facts(environ).get("headRepo") == fork

@@ -14,6 +14,9 @@ from conftest import Server
 
 import run
 from supervisor.cli import upload_request
+from supervisor.cli.changed_lines import checked_out
+
+_CHECKOUT = {"branch": "main", "commit": "5b6a1f0c2d3e4f5061728394a5b6c7d8e9f00112"}
 
 
 @frozen
@@ -23,13 +26,23 @@ class Outcome:
     stderr: str
 
 
-def run_upload(folder: Path, url: Server | str, *arguments: str, environ: Mapping[str, str] | None = None) -> Outcome:
-    """Runs the uploader in `folder`, without the environment of the CI system that runs the tests."""
+def _reported(field: str, _: Mapping[str, str]) -> str:
+    return _CHECKOUT[field]
+
+
+def run_upload(
+    folder: Path, url: Server | str, *arguments: str, environ: Mapping[str, str] | None = None, is_checkout: bool = True
+) -> Outcome:
+    """Runs the uploader in `folder`, without the environment of the CI system that runs the tests.
+
+    With `is_checkout`, git reports a branch and a commit, also where the folder is no repository.
+    """
     url = url if isinstance(url, str) else f"http://127.0.0.1:{url.port}"
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(folder),
         mock.patch.dict(os.environ, environ or {}, clear=True),
+        mock.patch("supervisor.cli.upload.checked_out", _reported if is_checkout else checked_out),
         mock.patch.object(upload_request, "_FIRST_PAUSE_SECONDS", 0.01),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -1,0 +1,192 @@
+"""The facts of each CI system, as its documentation describes its variables, and the base of a checked-out merge."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_upload import git
+
+from supervisor.cli.changed_lines import NoDiff, changed_lines
+from supervisor.cli.ci_environment import facts
+from supervisor.cli.ci_systems import DEPTHS, MORE_SYSTEMS
+
+SHA, MERGE = "a" * 40, "b" * 40
+FACTS = ("branch", "commit", "prNumber", "baseBranch", "headRepo", "runKey", "jobKey", "attempt", "buildUrl")
+
+CASES: dict[str, tuple[dict[str, str], tuple[str | None, ...]]] = {
+    "bitbucket": (
+        {"BITBUCKET_BUILD_NUMBER": "7", "BITBUCKET_BRANCH": "topic", "BITBUCKET_COMMIT": SHA, "BITBUCKET_PR_ID": "3",
+         "BITBUCKET_PR_DESTINATION_BRANCH": "main", "BITBUCKET_REPO_FULL_NAME": "o/r",
+         "BITBUCKET_PIPELINE_UUID": "{p-1}", "BITBUCKET_STEP_UUID": "{s-1}", "BITBUCKET_PARALLEL_STEP": "0",
+         "BITBUCKET_STEP_RUN_NUMBER": "2"},
+        ("topic", SHA, "3", "main", None, "bitbucket-p-1", "{s-1}/0", "2",
+         "https://bitbucket.org/o/r/pipelines/results/7"),
+    ),
+    "travis": (
+        {"TRAVIS": "true", "TRAVIS_BRANCH": "main", "TRAVIS_COMMIT": SHA, "TRAVIS_PULL_REQUEST": "false",
+         "TRAVIS_BUILD_ID": "7", "TRAVIS_JOB_NUMBER": "4.2", "TRAVIS_REPO_SLUG": "o/r",
+         "TRAVIS_JOB_WEB_URL": "https://travis/jobs/9"},
+        ("main", SHA, None, None, None, "travis-7", "2", None, "https://travis/jobs/9"),
+    ),
+    "travis fork": (
+        {"TRAVIS": "true", "TRAVIS_BRANCH": "main", "TRAVIS_COMMIT": MERGE, "TRAVIS_PULL_REQUEST": "3",
+         "TRAVIS_PULL_REQUEST_BRANCH": "main", "TRAVIS_PULL_REQUEST_SHA": SHA, "TRAVIS_PULL_REQUEST_SLUG": "me/r",
+         "TRAVIS_REPO_SLUG": "o/r", "TRAVIS_BUILD_ID": "7"},
+        ("me:main", SHA, "3", "main", "me/r", "travis-7", None, None, None),
+    ),
+    "drone": (
+        {"DRONE": "true", "DRONE_BRANCH": "main", "DRONE_SOURCE_BRANCH": "topic", "DRONE_TARGET_BRANCH": "main",
+         "DRONE_PULL_REQUEST": "3", "DRONE_COMMIT_SHA": SHA, "DRONE_REPO": "o/r", "DRONE_BUILD_NUMBER": "7",
+         "DRONE_STAGE_NAME": "test", "DRONE_STEP_NAME": "unit", "DRONE_BUILD_LINK": "https://drone/o/r/7"},
+        ("topic", SHA, "3", "main", None, "drone-o/r/7", "test/unit", None, "https://drone/o/r/7"),
+    ),
+    "woodpecker": (
+        {"CI": "woodpecker", "DRONE": "true", "CI_COMMIT_BRANCH": "main", "CI_COMMIT_SOURCE_BRANCH": "topic",
+         "CI_COMMIT_TARGET_BRANCH": "main", "CI_COMMIT_PULL_REQUEST": "3", "CI_COMMIT_SHA": SHA, "CI_REPO": "o/r",
+         "CI_PIPELINE_NUMBER": "7", "CI_WORKFLOW_NAME": "test", "CI_WORKFLOW_NUMBER": "1", "CI_STEP_NAME": "unit",
+         "CI_PIPELINE_URL": "https://wp/7"},
+        ("topic", SHA, "3", "main", None, "woodpecker-o/r/7", "test/1/unit", None, "https://wp/7"),
+    ),
+    "appveyor fork": (
+        {"APPVEYOR": "True", "APPVEYOR_REPO_BRANCH": "main", "APPVEYOR_REPO_COMMIT": MERGE,
+         "APPVEYOR_PULL_REQUEST_NUMBER": "3", "APPVEYOR_PULL_REQUEST_HEAD_REPO_BRANCH": "topic",
+         "APPVEYOR_PULL_REQUEST_HEAD_REPO_NAME": "me/r", "APPVEYOR_PULL_REQUEST_HEAD_COMMIT": SHA,
+         "APPVEYOR_REPO_NAME": "o/r", "APPVEYOR_BUILD_ID": "7", "APPVEYOR_JOB_NUMBER": "2",
+         "APPVEYOR_ACCOUNT_NAME": "o", "APPVEYOR_PROJECT_SLUG": "r"},
+        ("me:topic", SHA, "3", "main", "me/r", "appveyor-7", "2", None, "https://ci.appveyor.com/project/o/r/builds/7"),
+    ),
+    "semaphore fork": (
+        {"SEMAPHORE": "true", "SEMAPHORE_GIT_BRANCH": "main", "SEMAPHORE_GIT_SHA": MERGE, "SEMAPHORE_GIT_PR_SHA": SHA,
+         "SEMAPHORE_GIT_PR_NUMBER": "3", "SEMAPHORE_GIT_PR_BRANCH": "topic", "SEMAPHORE_GIT_PR_SLUG": "me/r",
+         "SEMAPHORE_GIT_REPO_SLUG": "o/r", "SEMAPHORE_WORKFLOW_ID": "w", "SEMAPHORE_JOB_NAME": "unit",
+         "SEMAPHORE_JOB_INDEX": "2", "SEMAPHORE_ORGANIZATION_URL": "https://o.semaphoreci.com"},
+        ("me:topic", SHA, "3", "main", "me/r", "semaphore-w", "unit/2", None, "https://o.semaphoreci.com/workflows/w"),
+    ),
+    "cirrus": (
+        {"CIRRUS_CI": "true", "CIRRUS_BRANCH": "pull/3", "CIRRUS_BASE_BRANCH": "main", "CIRRUS_PR": "3",
+         "CIRRUS_CHANGE_IN_REPO": SHA, "CIRRUS_BUILD_ID": "7", "CIRRUS_TASK_ID": "9", "CIRRUS_TASK_NAME": "unit",
+         "CIRRUS_REPO_FULL_NAME": "o/r"},
+        ("pull/3", SHA, "3", "main", None, "cirrus-7", "unit", None, "https://cirrus-ci.com/task/9"),
+    ),
+    "codebuild": (
+        {"CODEBUILD_BUILD_ID": "shop:7", "CODEBUILD_RESOLVED_SOURCE_VERSION": SHA, "CODEBUILD_SOURCE_VERSION": "pr/3",
+         "CODEBUILD_WEBHOOK_TRIGGER": "pr/3", "CODEBUILD_WEBHOOK_HEAD_REF": "refs/heads/topic",
+         "CODEBUILD_WEBHOOK_BASE_REF": "refs/heads/main", "CODEBUILD_BUILD_URL": "https://aws/7",
+         "CODEBUILD_BATCH_BUILD_IDENTIFIER": "linux"},
+        ("topic", SHA, "3", "main", None, "codebuild-shop:7", "linux", None, "https://aws/7"),
+    ),
+    "codebuild by hand": (
+        {"CODEBUILD_BUILD_ID": "shop:8", "CODEBUILD_RESOLVED_SOURCE_VERSION": SHA,
+         "CODEBUILD_SOURCE_VERSION": "refs/heads/main"},
+        ("main", SHA, None, None, None, "codebuild-shop:8", None, None, None),
+    ),
+    "google-cloud-build fork": (
+        {"BUILDER_OUTPUT": "/builder/outputs", "BUILD_ID": "7", "PROJECT_ID": "p", "LOCATION": "global",
+         "COMMIT_SHA": SHA, "BRANCH_NAME": "topic", "REPO_FULL_NAME": "o/r", "_PR_NUMBER": "3",
+         "_HEAD_BRANCH": "topic", "_BASE_BRANCH": "main", "_HEAD_REPO_URL": "https://github.com/me/r"},
+        ("me:topic", SHA, "3", "main", "https://github.com/me/r", "google-7", None, None,
+         "https://console.cloud.google.com/cloud-build/builds;region=global/7?project=p"),
+    ),
+    "codefresh fork": (
+        {"CF_BUILD_ID": "7", "CF_BRANCH": "topic", "CF_REVISION": SHA, "CF_PULL_REQUEST_NUMBER": "3",
+         "CF_PULL_REQUEST_TARGET": "main", "CF_PULL_REQUEST_IS_FORK": "true", "CF_STEP_NAME": "unit",
+         "CF_BUILD_URL": "https://g.codefresh.io/build/7"},
+        ("fork:topic", SHA, "3", "main", "fork", "codefresh-7", "unit", None, "https://g.codefresh.io/build/7"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_facts_of_a_ci_system(case: str) -> None:
+    environ, wanted = CASES[case]
+    found = facts(environ)
+    assert found["ciProvider"] == case.split(" ")[0]
+    assert tuple(map(found.get, FACTS)) == wanted
+
+
+def test_teamcity_is_read_from_its_files_of_properties(tmp_path: Path) -> None:
+    """TeamCity passes few variables; the build's parameters are in a file that names another."""
+    build, config = tmp_path / "build.properties", tmp_path / "config.properties"
+    escaped = str(config).replace(":", "\\:")
+    build.write_text(f"#TeamCity\nteamcity.build.id=7\nteamcity.configuration.properties.file={escaped}\n")
+    config.write_text(
+        "teamcity.build.branch=<default>\nteamcity.build.vcs.branch.Shop=refs/heads/main\n"
+        "vcsroot.url=https\\://user\\:secret@git.example/o/r.git\n"
+    )
+    environ = {"TEAMCITY_VERSION": "2025.03", "TEAMCITY_BUILD_PROPERTIES_FILE": str(build), "BUILD_VCS_NUMBER": SHA}
+    environ |= {"TEAMCITY_BUILDCONF_NAME": "Unit", "BUILD_URL": "https://tc/build/7"}
+    assert facts(environ) == {
+        "ciProvider": "teamcity", "branch": "main", "commit": SHA, "repoUrl": "https://git.example/o/r.git",
+        "buildUrl": "https://tc/build/7", "buildName": "Unit", "runKey": "teamcity-7", "jobKey": "Unit",
+    }  # fmt: skip
+    with config.open("a") as file:
+        file.write("teamcity.pullRequest.number=3\nteamcity.pullRequest.source.branch=topic\n")
+        file.write("teamcity.pullRequest.target.branch=refs/heads/main\n")
+    found = facts(environ)
+    assert (found["branch"], found["prNumber"], found["baseBranch"]) == ("topic", "3", "main")
+    assert facts({"TEAMCITY_VERSION": "2025.03", "TEAMCITY_BUILD_PROPERTIES_FILE": "/nowhere"}) == {
+        "ciProvider": "teamcity"
+    }
+
+
+def test_each_system_has_a_case_and_a_hint_on_the_depth_of_its_clone() -> None:
+    named = {case.split(" ")[0] for case in CASES} | {"teamcity"}
+    assert len(named) == len(MORE_SYSTEMS)
+    assert named | {"github", "forgejo", "gitea", "gitlab", "jenkins", "circleci", "buildkite", "azure"} == set(DEPTHS)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A work tree with `main` and `topic`, which has the change of a file; the commits by name."""
+    monkeypatch.chdir(tmp_path)
+    git(tmp_path, "init", "-q", "-b", "main")
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text("1\n")
+        git(tmp_path, "add", ".")
+        git(tmp_path, "commit", "-qm", name)
+    git(tmp_path, "checkout", "-qb", "topic")
+    (tmp_path / "first.py").write_text("1\n2\n")
+    git(tmp_path, "commit", "-qam", "topic")
+    git(tmp_path, "checkout", "-q", "main")
+    (tmp_path / "second.py").write_text("1\n3\n")
+    git(tmp_path, "commit", "-qam", "main goes on")
+    return {name: git(tmp_path, "rev-parse", name).strip() for name in ("main", "topic", "main^", "main~2")}
+
+
+def diff_of(base_branch: str, commit: str, environ: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(changed_lines(base_branch, commit, environ)[0])
+    return found
+
+
+@pytest.mark.parametrize("into", ["main", "topic"])
+def test_a_merge_of_the_pushed_commit_is_compared_with_its_other_parent(
+    checkout: dict[str, str], tmp_path: Path, into: str
+) -> None:
+    """GitLab, Azure and Jenkins merge the request into its target, Bitbucket the target into the request."""
+    git(tmp_path, "checkout", "-q", "--detach", into)
+    git(tmp_path, "merge", "-q", "--no-edit", "topic" if into == "main" else "main")
+    found = diff_of("not in the clone", checkout["topic"], {})
+    assert (found["base"], found["files"]) == (checkout["main"], {"first.py": [[2, 2]]})
+    assert found["baseCommits"] == [checkout["main^"], checkout["main~2"]]
+
+
+def test_a_pushed_merge_is_compared_with_the_merge_base(checkout: dict[str, str], tmp_path: Path) -> None:
+    git(tmp_path, "checkout", "-q", "topic")
+    git(tmp_path, "merge", "-q", "--no-edit", "main^")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "more")
+    git(tmp_path, "merge", "-q", "--no-edit", "main")
+    head = git(tmp_path, "rev-parse", "HEAD").strip()
+    assert diff_of("main", head, {})["base"] == checkout["main"]
+
+
+def test_gitlab_names_a_commit_of_the_target_where_the_clone_has_no_branch(checkout: dict[str, str]) -> None:
+    git(Path.cwd(), "checkout", "-q", "topic")
+    environ = {"GITLAB_CI": "true", "CI_MERGE_REQUEST_DIFF_BASE_SHA": checkout["main^"]}
+    assert diff_of("elsewhere", checkout["topic"], environ)["base"] == checkout["main^"]
+    with pytest.raises(NoDiff, match=r"fetch more history \(GitLab CI: `GIT_DEPTH: 0`\)"):
+        diff_of("elsewhere", checkout["topic"], {**environ, "CI_MERGE_REQUEST_DIFF_BASE_SHA": MERGE})
+    with pytest.raises(NoDiff, match=r"\(Azure Pipelines: `fetchDepth: 0`\)"):
+        diff_of("elsewhere", checkout["topic"], {"TF_BUILD": "True"})
