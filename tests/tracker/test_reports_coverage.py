@@ -188,6 +188,15 @@ def test_totals_of_lcov(what: str, size: int) -> None:
     assert (report.format, totals(report)) == ("LCOV", wanted)
 
 
+def test_line_0_counts_nowhere() -> None:
+    """Some writers of LCOV have it for a file without code, and coverage.py for an empty file."""
+    _, files = read_coverage_report("SF:a.c\nDA:0,1\nDA:1,0\nend_of_record\nSF:b.c\nDA:0,1\nend_of_record\n")
+    assert {path: (covered(file), missed(file)) for path, file in files.items()} == {"a.c": ([], [1])}
+    document = '{"files": {"a.py": {"executed_lines": [0, 2], "missing_lines": []}}, "totals": {}}'
+    report, files = read_coverage_report(document)
+    assert (covered(files["a.py"]), report.line_covered, report.line_missed) == ([2], 1, 0)
+
+
 def test_lcov_counts_each_file_once() -> None:
     record = "SF:C:\\x\\a.c\nDA:1,{}\nDA:2,0\nBRDA:1,0,0,{}\nBRDA:1,0,1,-\nend_of_record\n"
     _, files = read_coverage_report(record.format(0, 0) + record.format(1, 2))
@@ -228,6 +237,15 @@ OPENCOVER: dict[str, tuple[str, Totals]] = {
     "points of one line": (opencover(module(point(1, 1, 1), point(1, 20, 0))), (1, 1)),
     "a module twice": (opencover(module(point(1, 1, 0)), module(point(1, 1, 3))), (1, 0)),
     "the file of the method": (opencover(module(point(1, 1, 1, ""), ref='<FileRef uid="2"/>')), (1, 0)),
+    "points without a file": (
+        opencover(module(point(1, 1, 1), point(2, 1, 1, ""), point(3, 1, 0, 'fileid="0"'))), (1, 0),
+    ),
+    "only points without a file": (
+        opencover(module(point(2, 1, 1, ""))).replace(
+            "<Summary/>", '<Summary numSequencePoints="10" visitedSequencePoints="4"/>'
+        ),
+        (None, None),
+    ),
     "hidden points": (opencover(module(point(0xFEEFEE, 0, 1), point(1, 1, 1))), (1, 0)),
     "a skipped module": (opencover('<Module skippedDueTo="Filter"><ModulePath>x</ModulePath></Module>'), (None, None)),
     "a summary alone": (

@@ -134,19 +134,23 @@ class NUnit2(NUnit):
         "success": Severity.NONE,
         "ignored": Severity.SKIPPED,
         "skipped": Severity.SKIPPED,
-        "notrunnable": Severity.SKIPPED,
+        "notrunnable": Severity.ERROR,
         "inconclusive": Severity.SKIPPED,
         "failure": Severity.FAILED,
     }
 
     def _declared(self, attributes: Attributes) -> DeclaredCounts:
-        """The counts of the root; suites have none. `total` does not include the tests that were not run."""
+        """The counts of the root; suites have none. `total` does not include the tests that were not run.
+
+        `not-run` includes `invalid`: tests that NUnit could not run, which are errors.
+        """
         total, not_run, inconclusive = (count(attributes.get(name)) for name in ("total", "not-run", "inconclusive"))
+        errors, invalid = count(attributes.get("errors")), count(attributes.get("invalid")) or 0
         return DeclaredCounts(
             tests=None if total is None else total + (not_run or 0),
             failed=count(attributes.get("failures")),
-            errors=count(attributes.get("errors")),
-            skipped=(not_run or 0) + (inconclusive or 0),
+            errors=None if errors is None else errors + invalid,
+            skipped=max(0, (not_run or 0) - invalid) + (inconclusive or 0),
             duration_ms=duration_ms(attributes.get("time")) if self.path[-1] == "test-suite" else None,
         )
 

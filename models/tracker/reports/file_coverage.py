@@ -93,11 +93,11 @@ def _lines(units: Iterable[int]) -> dict[int, bool]:
 
 
 def line_number(text: str | None) -> int | None:
-    """A line number; None for a text that is none. Generated code is marked with 0xFEEFEE, for example."""
+    """A line number, from 1 on; None for a text that is none. Generated code is marked with 0xFEEFEE, for example."""
     if not text or len(text) > 20 or not text.isascii() or not text.isdigit():
         return None
     line = int(text)
-    return line if line <= MAX_LINE_NUMBER else None
+    return line if 0 < line <= MAX_LINE_NUMBER else None
 
 
 def is_hit(text: str | None) -> bool:

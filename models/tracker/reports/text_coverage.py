@@ -161,7 +161,7 @@ class CoveragePy:
             self._close_file(clean_path(place[0]))
         elif len(place) == 3 and place[2] == ITEM and place[1] in ("executed_lines", "missing_lines"):
             line = number(value)
-            if line is not None and 0 <= line <= MAX_LINE_NUMBER:
+            if line is not None and 0 < line <= MAX_LINE_NUMBER:
                 self._lines[int(line)] = place[1] == "executed_lines" or self._lines.get(int(line), False)
         elif place[1:2] == ("summary",) and place[2:] in _COUNTS:
             self._summary[place[2]] = value

@@ -268,7 +268,10 @@ def _plus(left: CoverageCounts | None, right: CoverageCounts | None) -> Coverage
 
 
 class OpenCover(XmlReader):
-    """`Module`, `File`, `Method`, `SequencePoint`. A point that two modules share counts once, by its place."""
+    """`Module`, `File`, `Method`, `SequencePoint`. A point that two modules share counts once, by its place.
+
+    Points without a known file, those of generated code, do not count.
+    """
 
     markers = frozenset(("Modules", "Module"))
 
@@ -280,6 +283,7 @@ class OpenCover(XmlReader):
         self._points: dict[str, dict[int, bool]] = {}
         self._branches: dict[str, CoverageCounts] = {}
         self._summary: CoverageCounts | None = None
+        self._has_points = False
         self.starts = {
             "File": self._file_name,
             "FileRef": self._file_reference,
@@ -292,7 +296,8 @@ class OpenCover(XmlReader):
 
     def report(self, format: str, digest: str) -> CoverageReport:
         points, branches = self._files.emit()
-        return coverage_report(format, digest, points if sum(points) else self._summary, branches)
+        summary = None if self._has_points else self._summary
+        return coverage_report(format, digest, points if sum(points) else summary, branches)
 
     def _file_name(self, attributes: Attributes) -> None:
         if len(self._paths) >= self.limits.files:
@@ -308,6 +313,7 @@ class OpenCover(XmlReader):
 
     def _point(self, attributes: Attributes) -> None:
         line = line_number(attributes.get("sl"))
+        self._has_points = True
         if not line:
             return
         key = unit_key(line, count(attributes.get("sc")) or 0, line_number(attributes.get("el")))
@@ -327,13 +333,11 @@ class OpenCover(XmlReader):
 
     def _store_points(self) -> None:
         for file, points in self._points.items():
-            self._files.add_lines(self._path(file), points)
+            if file in self._paths:
+                self._files.add_lines(self._paths[file], points)
         for file, branches in self._branches.items():
-            if file in self._points:
-                self._files.add_branches(self._path(file), *branches)
-
-    def _path(self, file: str) -> str:
-        return self._paths.get(file) or clean_path(f"file {file}")
+            if file in self._points and file in self._paths:
+                self._files.add_branches(self._paths[file], *branches)
 
     def _read_summary(self, attributes: Attributes) -> None:
         """Reads the session's own sum, which counts only where no points are listed."""
