@@ -162,8 +162,8 @@ class GoTest:
     ) -> None:
         """Ends a package; with no severity the log ended before it.
 
-        A test that is still running did not end well, unless its package did: then it is a benchmark, or its end stands
-        behind an output without a newline. Output of a test that has ended already belongs to the package.
+        A test that is still running did not end well, also in a package that passed, unless its end stands behind an
+        output without a newline, or it is a benchmark. Output of a test that has ended already belongs to the package.
         """
         package = self._packages.pop(name)
         failed = severity is Severity.FAILED
@@ -174,7 +174,7 @@ class GoTest:
             if ended and ended[2] == test:
                 self._end_test(package, test, _RESULTS[ended[1].lower()], None)
             elif not (is_good and test.startswith("Benchmark")):
-                self._end_test(package, test, Severity.NONE if is_good else Severity.ERROR, None)
+                self._end_test(package, test, Severity.ERROR, None)
         for output in package.tests.values():
             self._release(output)
             package.output = self._hold(package.output, output.joined)
