@@ -13,6 +13,10 @@ from models.errors import Invalid, NotFound
 from models.supervision.process import ProcessSpec
 
 MAX_TERMS = 100
+MAX_TERM_CHARACTERS = 256
+MAX_SELECT_BYTES = 4096
+"""The length of all values: a glob becomes a pattern, which the loop compiles."""
+
 ALL = "all"
 
 _GLOB = re.compile(r"[*?\[\]]")
@@ -60,12 +64,16 @@ def select(values: Sequence[str], specs: Iterable[ProcessSpec], groups: Mapping[
     `values` are the values of a repeated parameter; each is the exact name of a process, or terms with commas between
     them. Raises `Invalid` for what is no selector, `NotFound` for a term that matches nothing.
     """
+    if sum(len(value.encode("utf-8", "replace")) for value in values) > MAX_SELECT_BYTES:
+        raise Invalid(f"select is longer than {MAX_SELECT_BYTES} bytes", "INVALID_SELECTOR")
     selection = _Selection({spec.name: spec for spec in specs}, groups)
     terms = [term for value in values for term in selection.terms(value)]
     if not terms:
         raise Invalid("select must name at least one process, group or label", "INVALID_SELECTOR")
     if len(terms) > MAX_TERMS:
         raise Invalid(f"select has {len(terms)} terms; at most {MAX_TERMS} are allowed", "INVALID_SELECTOR")
+    if any(len(term) > MAX_TERM_CHARACTERS for term in terms):
+        raise Invalid(f"a term of select is longer than {MAX_TERM_CHARACTERS} characters", "INVALID_SELECTOR")
     if all(selection.is_excluding(term) for term in terms):
         raise Invalid(f"select only excludes; write {ALL},{terms[0]} to select the others", "INVALID_SELECTOR")
     chosen: set[str] = set()

@@ -64,12 +64,34 @@ def test_select_returns_the_matching_names(values: list[str], names: list[str]) 
 
 
 @pytest.mark.parametrize(
-    "values", [[], [""], [","], ["!web"], ["!web", "!db"], ["!"], ["all", "!"], ["web"] * 101, ["web,!"]]
+    "values",
+    [
+        [],
+        [""],
+        [","],
+        ["!web"],
+        ["!web", "!db"],
+        ["!"],
+        ["all", "!"],
+        ["web"] * 101,
+        ["web,!"],
+        ["web", "*" * 257],
+        ["web," + "=" * 257],
+        ["web", " " * 4094],
+        ["web", "\u20ac" * 1365],
+    ],
 )
 def test_invalid_selector_is_refused(values: list[str]) -> None:
     with pytest.raises(Invalid) as caught:
         select(values, SPECS, GROUPS)
     assert caught.value.code == "INVALID_SELECTOR"
+
+
+def test_a_selector_that_is_too_long_is_refused_with_its_limit() -> None:
+    for values, limit in ((["a?" * 200], "256 characters"), ([",".join(["web"] * 90)] * 12, "4096 bytes")):
+        with pytest.raises(Invalid, match=f"longer than {limit}"):
+            select(values, SPECS, GROUPS)
+    assert select(["web" + " " * 200, "*" * 256], SPECS, GROUPS) == ALL
 
 
 @pytest.mark.parametrize(
