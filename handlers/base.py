@@ -29,6 +29,7 @@ from models.accounts.accounts import User
 from models.config.settings import Config
 from models.errors import Problem
 from models.inputs import cached
+from models.json_format import SMALL_BODY_BYTES
 from supervisor.charts.service import Charts
 from supervisor.clock import Clock
 from supervisor.processes.service import Supervision
@@ -88,7 +89,7 @@ class Base(CompressingHandler):
     permission: Permission = CLOSED
     permission_to_change: Permission | None = None
     """The permission of the methods that change something, where it is another."""
-    max_body = 1024 * 1024
+    max_body = SMALL_BODY_BYTES
     takes_forms = False
     rejects_cross_site_reads = False
     """Whether pages of other sites are refused reads too."""
@@ -273,7 +274,7 @@ class Page(Base):
     """A handler that responds with HTML. `back` is the page after a login that a form has caused."""
 
     takes_forms = True
-    max_body = 64 * 1024
+    max_body = SMALL_BODY_BYTES
     back = "/"
     why = ""
     """The error of a submitted form, which the page shows again (`shown_again`)."""

@@ -33,7 +33,7 @@ from handlers.http.permissions import CLOSED, Permission
 from handlers.routing import Route
 from models.errors import Invalid
 from models.inputs import Input, cached, inputs, read
-from models.json_format import http_message, json_object
+from models.json_format import SMALL_BODY_BYTES, http_message, json_object
 
 EVENT_STREAM = "text/event-stream"
 
@@ -86,7 +86,7 @@ class Operation:
     also: Mapping[str, Any] = Factory(dict)
     """Further media types of the response."""
     body: JsonBody = JsonBody()
-    max_body: int = 1024 * 1024
+    max_body: int = SMALL_BODY_BYTES
     """The limit of its body in bytes."""
 
     @property
@@ -222,7 +222,11 @@ def operation_routes(operations: Sequence[Operation]) -> list[Route]:
 def _handler(path: str, operations: Mapping[str, Operation]) -> type[OperationHandler]:
     body: dict[str, Any] = {method.lower(): OperationHandler._run for method in operations}
     first = next(iter(operations.values()))
-    body |= {"operations": operations, "permission": first.permission, "max_body": first.max_body}
+    body |= {
+        "operations": operations,
+        "permission": first.permission,
+        "max_body": max(one.max_body for one in operations.values()),
+    }
     return type(f"Handler{path.title().translate(_PUNCTUATION)}", (OperationHandler,), body)
 
 

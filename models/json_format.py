@@ -11,12 +11,17 @@ from typing import Any, NewType, TypeVar, dataclass_transform, overload
 
 import attrs
 
-from models.errors import Invalid
+from models.errors import Invalid, TooLarge
 
 Instant = NewType("Instant", int)
 """Microseconds since 1970; in JSON RFC 3339 in UTC with Z."""
 
 _Class = TypeVar("_Class", bound=type)
+
+SMALL_BODY_BYTES = 64 * 1024
+"""The limit of a body whose values are short."""
+MAX_STRUCTURE_BYTES = 100_000
+"""The most commas, colons, brackets and braces of a document beyond `SMALL_BODY_BYTES`: what parsing costs the loop."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FORBIDDEN_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -63,8 +68,23 @@ def read_rfc3339(name: str, text: str, zone_needed: bool = True) -> int:
         raise Invalid(f"{name} must be a time by RFC 3339, such as 2026-11-22T10:00:00Z") from None
 
 
+def check_structure(raw: bytes, what: str = "the body") -> None:
+    """Raises `TooLarge` for a document beyond `SMALL_BODY_BYTES` with more than `MAX_STRUCTURE_BYTES` of `,:[{`.
+
+    It counts in strings too, in linear time, and ends where the number is exceeded.
+    """
+    if len(raw) <= SMALL_BODY_BYTES:
+        return
+    count = 0
+    for start in range(0, len(raw), SMALL_BODY_BYTES):
+        count += sum(raw.count(mark, start, start + SMALL_BODY_BYTES) for mark in b",:[{")
+        if count > MAX_STRUCTURE_BYTES:
+            raise TooLarge(f"{what} has more than {MAX_STRUCTURE_BYTES} commas, colons, brackets and braces")
+
+
 def json_object(raw: bytes, what: str = "the body") -> dict[str, Any]:
-    """Parses a JSON object; no content is an empty object. Raises `Invalid`."""
+    """Parses a JSON object; no content is an empty object. Raises `Invalid`, and `TooLarge` as `check_structure`."""
+    check_structure(raw, what)
     if not raw.strip():
         return {}
     try:

@@ -30,7 +30,7 @@ from models.charts.responses import Download
 from models.config.settings import Config
 from models.errors import Failed, Invalid, Problem, TooLarge, Unsupported
 from models.inputs import REQUEST_PART, check_names, check_parts, read
-from models.json_format import json_object
+from models.json_format import SMALL_BODY_BYTES, json_object
 from supervisor.charts.service import Work
 
 OPERATIONS: list[ChartOperation] = [
@@ -144,8 +144,9 @@ class ChartHandler(Base):
         """Receives the next bytes of the body. Raises `Problem`, on which the rest is dropped."""
         if self.fault is not None:
             raise self.fault
-        if self.parts is None and len(self.content) + len(chunk) > MAX_JSON_BYTES:
-            raise TooLarge(f"the body is larger than {MAX_JSON_BYTES} bytes")
+        limit = MAX_JSON_BYTES if self.operation.has_values else SMALL_BODY_BYTES
+        if self.parts is None and len(self.content) + len(chunk) > limit:
+            raise TooLarge(f"the body is larger than {limit} bytes")
         try:
             self._take(chunk)
         except OSError as error:

@@ -99,6 +99,11 @@ class ChartOperation(Operation):
         types = dict(self.also) if self.json_call is None else {JSON: dict}
         return types if self.text_call is None else {**types, "text/plain": str}
 
+    @property
+    def has_values(self) -> bool:
+        """Whether its body may be large: it has values of a chart."""
+        return any(declared.source == "body" and declared.json_name == "values" for declared in self.inputs)
+
     def check_cluster(self, work: Work) -> None:
         """Raises `NotFound` if the operation needs a cluster and there is none."""
         if self.needs == "cluster" and not work.charts.has_cluster(work.target):

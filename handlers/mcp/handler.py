@@ -23,6 +23,7 @@ from handlers.mcp.toolbox import Selection, Toolbox, ToolCaller
 from handlers.routing import Route, Service
 from models.config.settings import Config
 from models.errors import NotFound, Unavailable, WrongMethod
+from models.json_format import check_structure
 from supervisor.services import CannotStart, Services
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class ToolHandler(Base):
         return (*self.transports, *(["HEAD"] if "GET" in self.transports else []), "OPTIONS")
 
     async def get(self) -> None:
+        check_structure(self.request.body)
         tools: Tools = self.settings["tools"]
         await tools.serve(self, self.transports[self.request.method or ""])
 

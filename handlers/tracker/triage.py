@@ -35,6 +35,8 @@ from models.tracker.runs.kept_answers import state_of_project
 from models.tracker.tables import reports
 
 MAX_QUERY_CHARACTERS = 500
+_MAX_OWNERS_BODY_BYTES = 1024 * 1024
+"""A CODEOWNERS file of 256 KiB, as JSON, and rules."""
 
 
 @http_message
@@ -247,6 +249,7 @@ OPERATIONS = [
         body=JsonBody(
             "a CODEOWNERS file or a JSON object is required", "is not a field of the owners", plain_input="codeowners"
         ),
+        max_body=_MAX_OWNERS_BODY_BYTES,
     ),
     list_operation(
         "project_search", "/projects/{id}/search",

@@ -293,7 +293,7 @@ def change_topics(handler: Base, request: TopicChanges) -> None:
 OPERATIONS = [
     Operation(
         None, "POST", "/live/{id}", "Change the topics of a live stream", TopicChanges, change_topics, None, status=204,
-        error_statuses=(400, 403, 404), name="live_topics", permission=READ, max_body=64 * 1024,
+        error_statuses=(400, 403, 404), name="live_topics", permission=READ,
     )
 ]  # fmt: skip
 routes: list[Route] = [(r"/live", LiveStream), *operation_routes(OPERATIONS)]

@@ -15,7 +15,8 @@ from models import VERSION
 
 START = "/api/v1/processes/start/idle"
 STOP = "/api/v1/processes/stop/idle"
-MIB = 1024 * 1024
+KIB, MIB = 1024, 1024 * 1024
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +40,42 @@ def send(server: Server, path: str, size: int, chunked: bool = False, lines: str
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
-@pytest.mark.parametrize("size", [MIB + 1, 20 * MIB])
+@pytest.mark.parametrize("size", [64 * KIB + 1, 20 * MIB])
 def test_a_body_that_is_too_large_is_413_and_the_client_sees_it(server: Server, size: int, chunked: bool) -> None:
     outcome = check_error(send(server, STOP, size, chunked), 413, STOP)
-    assert str(MIB) in outcome["message"]
+    assert str(64 * KIB) in outcome["message"]
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
 def test_a_body_of_exactly_the_limit_passes(server: Server, chunked: bool) -> None:
-    assert send(server, STOP, MIB, chunked).status == 200
+    assert send(server, STOP, 64 * KIB, chunked).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        STOP,
+        "/tracker/api/v1/runs/finish",
+        "/charts/api/v1/charts/create",
+        "/charts/api/v1/repos/pull",
+        "/login",
+    ],
+)
+def test_a_body_of_short_values_has_at_most_64_kib(server: Server, path: str) -> None:
+    answer = server.ask("POST", path, b'{"a":"%s"}' % (b"x" * 64 * KIB), JSON)
+    assert answer.status == 413
+    assert b"65536 bytes" in answer.body
+
+
+@pytest.mark.parametrize("path", ["/charts/api/v1/charts/template", "/charts/api/v1/charts/lint", "/mcp"])
+def test_json_with_too_many_structural_bytes_is_413_before_it_is_parsed(server: Server, path: str) -> None:
+    headers = JSON | {"Accept": "application/json, text/event-stream"}
+    not_parsed = b'{"values":{"a":[' + b"1," * 100_000
+    answer = server.ask("POST", path, not_parsed, headers)
+    assert answer.status == 413
+    assert b"more than 100000" in answer.body
+    long_text = b'{"values":{"a":"%s"' % (b"x" * 200_000)
+    assert server.ask("POST", path, long_text, headers).status == 400
 
 
 def test_a_request_with_a_too_large_body_changes_nothing(server: Server) -> None:

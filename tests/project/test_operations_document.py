@@ -15,7 +15,7 @@ from handlers.charts import handler as charts
 from handlers.http import body_limit, sse
 from handlers.mcp import handler as tools
 from handlers.mcp import results, toolbox
-from models import paging
+from models import json_format, paging
 from models.accounts import accounts
 from models.charts.archives.tar_reader import MIB, ArchiveLimits
 from models.storage import store
@@ -48,7 +48,11 @@ CODE: dict[str, tuple[float, ...]] = {
     "tool calls in progress or waiting": (toolbox.MAX_WAITING_CALLS,),
     "sessions of agents, of each transport": (tools.MAX_SESSIONS, tools.SESSION_IDLE_SECONDS),
     "a response to an agent": (results.MAX_RESULT_BYTES / MIB,),
-    "body of JSON": (charts.MAX_JSON_BYTES / MIB,),
+    "body of JSON; with values of a chart or a CODEOWNERS file; its `,:[{` beyond 64 KiB": (
+        json_format.SMALL_BODY_BYTES / 1024,
+        charts.MAX_JSON_BYTES / MIB,
+        json_format.MAX_STRUCTURE_BYTES,
+    ),
     "changes that wait for a failing store": (supervision._MAX_WAITING_EVENTS,),
     "waiting for the store before a response": (event_writer._ENSURE_STORED_SECONDS,),
     "samples, and minutes, of metrics of a process in memory": (metrics.MAX_SAMPLES, metrics.MEMORY_MINUTES),
