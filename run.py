@@ -110,7 +110,7 @@ log = logging.getLogger("server")
 _HEADERS_TIMEOUT_SECONDS = 60.0
 _BODY_TIMEOUT_SECONDS = 600.0
 _SHUTDOWN_MARGIN_SECONDS = 30.0  # for helm processes and the stores, in addition to `shutdown_timeout`
-_MAX_FORM_ARGUMENTS = 2**16  # more than a request head can hold: above its own limit Tornado's 400 has no body
+_MAX_FORM_ARGUMENTS = 2**16  # handlers/http/head_limit.py has the limit: Tornado's own 400 has no body
 
 
 class _Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ from typing import Any
 
 import tornado.web
 from attrs import evolve
-from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
+from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerRequest
 from tornado.routing import Rule
 from tornado.web import RequestHandler
 
@@ -29,6 +29,7 @@ from handlers.http.credentials import (
     presented_credential,
     xsrf_cookie,
 )
+from handlers.http.head_limit import HeadLimit, head_problem
 from handlers.http.origin import SAFE_METHODS, check_host, check_origin
 from handlers.http.permissions import admit
 from handlers.http.sse import Broadcast, Streams
@@ -205,6 +206,10 @@ class Application(tornado.web.Application):
             stream_credentials=StreamCredentials(services.accounts),
         )
 
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        """Limits the head of a request before it is parsed."""
+        return HeadLimit(super().start_request(server_conn, request_conn), request_conn)
+
     def get_handler_delegate(
         self,
         request: HTTPServerRequest,
@@ -254,6 +259,8 @@ class Application(tornado.web.Application):
         caller, config = ANONYMOUS, self.services.config
         assert issubclass(target, Base)
         try:
+            if (excess := head_problem(request)) is not None:
+                return caller, excess
             self._check_request(request, target)
             if request.method == "OPTIONS":
                 return caller, None

@@ -8,11 +8,13 @@ from typing import Any
 
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest, RequestStartLine, ResponseStartLine
 
+from handlers.http.head_limit import MAX_FIELDS
 from handlers.listener import Connection
-from models.errors import Problem, SlowRequest, TooLarge
+from models.errors import Invalid, Problem, SlowRequest, TooLarge
 
 _DROP_SECONDS = 10.0
 _NO_LIMIT = 2**62
+_FORM = "application/x-www-form-urlencoded"
 
 
 class BodyLimit(HTTPMessageDelegate):
@@ -39,6 +41,8 @@ class BodyLimit(HTTPMessageDelegate):
         self._refusal = refusal
         self._received = 0
         self._held = 0
+        self._is_form = request.headers.get("Content-Type", "").lower().startswith(_FORM)
+        self._fields = 0
         self._is_finished = False
         self._timer: asyncio.TimerHandle | None = None
         self._connection = connection_of(request)
@@ -59,8 +63,11 @@ class BodyLimit(HTTPMessageDelegate):
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self._received += len(chunk)
+        self._fields += chunk.count(b"&") if self._limit and self._is_form else 0
         if self._limit and self._received > self._limit:
             self._refuse(self._too_large())
+        elif self._limit and self._fields >= MAX_FIELDS:
+            self._refuse(Invalid(f"the form has more than {MAX_FIELDS} fields"))
         if self._limit:
             return self._pass_on(chunk)
         self._release(len(chunk))

@@ -230,3 +230,23 @@ def slow(server: Server) -> dict[str, tuple[float, Answer]]:
     for thread in threads:
         thread.join()
     return answers
+
+
+@pytest.mark.parametrize("path", ["/api/v1/processes", "/", "/api/v1/nope"])
+def test_a_request_has_at_most_a_thousand_parameters_and_cookies(server: Server, path: str) -> None:
+    fits = server.ask("GET", f"{path}?{'&'.join(['a=1'] * 1000)}", headers={"Cookie": ";".join(["a=1"] * 1000)})
+    assert fits.status in (200, 404)
+    answer = server.ask("GET", path, headers={"Cookie": ";".join(["a=1"] * 1001)})
+    assert answer.status == 400
+    assert b"more than 1000 cookies" in answer.body
+    answer = server.ask("GET", f"{path}?{'&'.join(['a=1'] * 1001)}")
+    assert answer.status == 400
+    assert b"more than 1000 query parameters" in answer.body
+
+
+def test_a_form_has_at_most_a_thousand_fields(server: Server) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = server.ask("POST", "/login", b"&".join([b"a=1"] * 1001), headers)
+    assert answer.status == 400
+    assert b"more than 1000 fields" in answer.body
+    assert server.ask("POST", "/login", b"&".join([b"a=1"] * 1000), headers).status == 401

@@ -12,7 +12,7 @@ from conftest import ROOT
 import run
 from handlers import base, listener
 from handlers.charts import handler as charts
-from handlers.http import body_limit, sse
+from handlers.http import body_limit, head_limit, sse
 from handlers.mcp import handler as tools
 from handlers.mcp import results, toolbox
 from models import json_format, paging
@@ -53,6 +53,7 @@ CODE: dict[str, tuple[float, ...]] = {
         charts.MAX_JSON_BYTES / MIB,
         json_format.MAX_STRUCTURE_BYTES,
     ),
+    "query parameters; cookies; fields of a form": (head_limit.MAX_FIELDS,),
     "changes that wait for a failing store": (supervision._MAX_WAITING_EVENTS,),
     "waiting for the store before a response": (event_writer._ENSURE_STORED_SECONDS,),
     "samples, and minutes, of metrics of a process in memory": (metrics.MAX_SAMPLES, metrics.MEMORY_MINUTES),
