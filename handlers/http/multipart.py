@@ -74,6 +74,8 @@ class Parts:
         self._is_file, self._folder = is_file, folder
         self._most_parts, self._most_kept, self._most_of_file = most_parts, most_kept, most_of_file
         self._cut = cut or {}
+        self._containers = 0
+        """Parts that were `multipart/mixed`."""
         self._kept = 0
         self._headers: dict[bytes, bytes] = {}
         self._header, self._value = bytearray(), bytearray()
@@ -156,13 +158,15 @@ class Parts:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         name = _text(options.get(b"name", b"")) if self._within is None else self._within
         file_name, media_type = options.get(b"filename"), self._headers.get(b"content-type")
-        if len(self.all) >= self._most_parts:
-            raise Invalid(f"the multipart body has more than {self._most_parts} parts")
+        if len(self.all) + self._containers >= self._most_parts:
+            raise TooLarge(f"the request has more than {self._most_parts} parts")
         if media_type is not None and self._within is None and self._is_file(name) and _is_mixed(media_type):
             self._inner = Parts(
                 _text(media_type), self._is_file, self._folder, self._most_parts, 0, self._most_of_file, name, self._cut
             )
             self._inner.all = self.all
+            self._containers += 1
+            self._inner._containers = self._containers
             return
         self._is_ignored = not name
         part = Part(

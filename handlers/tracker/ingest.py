@@ -22,7 +22,7 @@ from handlers.routing import Route
 from handlers.tracker.responses import FinishedRun, IngestResult
 from handlers.tracker.serializers import run_path, state
 from models.config.settings import Attachments, Config, ReportLimits
-from models.errors import Invalid, Problem, TooLarge, Unsupported
+from models.errors import Invalid, Problem, Unsupported
 from models.inputs import Kind, body, form
 from models.json_format import camel_case, http_message
 from models.paging import INT64, whole
@@ -41,7 +41,10 @@ from models.tracker.tables import reports
 _WRITE_BYTES = 256 * 1024
 _MAX_TEXT_CHARACTERS, _MAX_PROJECT_CHARACTERS = 2000, 255
 _MAX_NAMED_PARTS = _MAX_NAME_CHARACTERS = 30
-_NO_LIMIT = 2**62
+_CHARSET = re.compile(
+    r"utf-?8|(?:us-)?ascii|iso-?8859-1|latin-?1|(?:windows-|cp)125[0-8]|utf-?16(?:-?[bl]e)?", re.IGNORECASE
+)
+"""Others, such as idna and punycode, take time that grows with the square of the text."""
 _FILES: tuple[FileKind, ...] = get_args(FileKind)
 _FIELDS = {
     camel_case(name): name
@@ -95,14 +98,13 @@ class Arrival:
     def __init__(self, content_type: str, folder: Path, limits: ReportLimits, attachments: Attachments) -> None:
         """Raises `Unsupported`, `Invalid`."""
         self.folder = folder
-        self._limits = limits
         self._lock = threading.Lock()
         self._gone = False
         self._parts = Parts(
             content_type,
             lambda name: name not in _FIELDS,
             folder,
-            most_parts=_NO_LIMIT,
+            most_parts=limits.parts,
             most_of_file=limits.file,
             cut=_CUT | {"attachment": attachments.file if attachments.enabled else 0},
         )
@@ -114,8 +116,6 @@ class Arrival:
                 return
             self.folder.mkdir(mode=0o700, exist_ok=True)
             self._parts.feed(data)
-            if len(self._parts.all) > self._limits.parts:
-                raise TooLarge(f"the request has more than {self._limits.parts} parts")
             if is_end:
                 self._parts.end()
 
@@ -364,6 +364,8 @@ def _text(part: Part) -> str | None:
     """The content of a text part, trimmed; None where it is blank. Raises `Invalid`."""
     _, options = parse_options_header(part.media_type or "")
     charset = options.get(b"charset", b"utf-8").decode("latin-1")
+    if _CHARSET.fullmatch(charset.replace("_", "-")) is None:
+        raise Invalid(f"{part.name} has the charset {_printable(charset)}, which is not supported; use utf-8")
     try:
         text = part.content.decode(charset).strip()
         text.encode()

@@ -1,4 +1,4 @@
-"""Files of a multipart body on a full disk."""
+"""Files of a multipart body: on a full disk, and their number."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from handlers.http.multipart import Parts
+from models.errors import TooLarge
 
 HEAD = b'--b\r\nContent-Disposition: form-data; name="chart"; filename="a.tgz"\r\n\r\n'
 TAIL = b"\r\n--b--\r\n"
@@ -74,3 +75,19 @@ def test_an_abandoned_upload_reports_no_error(tmp_path: Path) -> None:
     with file_size_limit(100):
         parts.feed(HEAD + b"x" * 200)
         parts.close()
+
+
+MIXED = b"Content-Type: multipart/mixed; boundary=c\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("many", "all_parts"),
+    [(HEAD * 10_000, 3), ((HEAD[:-2] + MIXED + b"--c--\r\n") * 10_000, 0)],
+    ids=["files", "mixed"],
+)
+def test_parts_are_counted_as_they_arrive(tmp_path: Path, many: bytes, all_parts: int) -> None:
+    """In one piece: no part beyond the limit becomes a file or an object."""
+    parts = Parts("multipart/form-data; boundary=b", lambda name: name == "chart", tmp_path, most_parts=3)
+    with pytest.raises(TooLarge, match="more than 3 parts"):
+        parts.feed(many.replace(HEAD[:3], b"\r\n--b")[2:])
+    assert len(parts.all) == len(list(tmp_path.iterdir())) == all_parts

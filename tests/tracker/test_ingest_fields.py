@@ -215,7 +215,10 @@ def test_text_part_may_declare_its_charset(server: Server) -> None:
     answer = send(server, body([latin, part("junit", junit(passed=1), "a.xml")]))
     assert answer.status == 201, answer
     assert answer.json["project"] == "Grüße"
-    for charset in ("nonsense", "rot13", "undefined"):
+    for charset in ("windows-1252", "UTF-16", "us-ascii", "utf_8"):
+        sent = part("project", "p".encode(charset), None, f"Content-Type: text/plain; charset={charset}")
+        assert send(server, body([sent, part("junit", junit(passed=1), "a.xml")])).json["project"] == "p"
+    for charset in ("nonsense", "rot13", "undefined", "idna", "punycode", "utf-7", "unicode_escape", "uu"):
         odd = part("project", "p", None, f"Content-Type: text/plain; charset={charset}")
         outcome = check_problem(send(server, body([odd, part("junit", junit(1))])), 400, INGEST, has_timestamp=False)
         assert charset in outcome["detail"]
