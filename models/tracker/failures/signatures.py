@@ -15,13 +15,15 @@ MAX_CHARACTERS = 500
 MAX_SAMPLE_CHARACTERS = 16 * 1024
 """The part of a stack that is kept for a cluster."""
 
+_MAX_TEXT_CHARACTERS = 4096
+"""The beginning of a text that is searched for its line or frame."""
 _MAX_LINE_CHARACTERS = 2000
 _CACHED_SIGNATURES = 2048
 
-# Each alternative begins where a word begins, so that no text is scanned twice.
+# Each alternative begins where a word begins and ends before its own first character, so that no text is scanned twice.
 _VARIABLE = re.compile(
     r"""(?P<uuid>(?<![\w-])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w-]))
-    |(?P<value>(?<!\w)(?:"[^"\n]*"|'[^'\n]*'(?!\w)|`[^`\n]*`|\u201c[^\u201d\n]*\u201d|\u2018[^\u2019\n]*\u2019)
+    |(?P<value>(?<!\w)(?:"[^"\n]*"|'[^'\n]*'(?!\w)|`[^`\n]*`|\u201c[^\u201c\u201d\n]*\u201d|\u2018[^\u2018\u2019\n]*\u2019)
         |(?<=[:\s])<[^<>\n]*>)
     |(?P<time>(?<![\w.])(?:
         \d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?:Z|\s?[+-]\d\d:?\d\d)?
@@ -30,8 +32,8 @@ _VARIABLE = re.compile(
         )(?!\w))
     |(?P<address>(?<!\w)0[xX][0-9a-fA-F]+)
     |(?P<object>@[0-9a-fA-F]+\b)
-    |(?P<path>(?<![\w/])(?:[a-zA-Z][\w+.-]*://[^\s"'<>()]+|(?:[a-zA-Z]:[\\/]|\\\\|~?/|\.{1,2}[\\/])[\w.@%+~$-]+(?:[\\/][\w.@%+~$-]+)*)
-        |(?<![\w./\\-])[\w.@+~-]+(?:[\\/][\w.@+~-]+)*[\\/][\w@+~-]+\.[a-zA-Z]\w*)
+    |(?P<path>(?<![\w/])(?:[a-zA-Z][\w+.-]{0,30}://[^\s"'<>()]+|(?:[a-zA-Z]:[\\/]|\\\\|~?/|\.{1,2}[\\/])[\w.@%+~$-]+(?:[\\/][\w.@%+~$-]+)*)
+        |(?<![\w./\\@+~-])[\w.@+~-]+(?:[\\/][\w.@+~-]+)*[\\/][\w@+~-]+\.[a-zA-Z]\w*)
     |(?P<number>\d+(?:[.,]\d+)*)
     |(?P<space>\s+)""",
     re.VERBOSE,
@@ -48,7 +50,7 @@ def _replace(match: re.Match[str]) -> str:
 
 def _first_line(text: str | None, fits: Callable[[str], bool] = bool) -> str:
     """The first line, without the space around it, that fits; empty without one."""
-    for line in (text or "").splitlines():
+    for line in (text or "")[:_MAX_TEXT_CHARACTERS].splitlines():
         if fits(line := line.strip()):
             return line[:_MAX_LINE_CHARACTERS]
     return ""
