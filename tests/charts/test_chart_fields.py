@@ -139,7 +139,7 @@ def test_an_empty_body_is_an_empty_object(raw: bytes) -> None:
     [
         (b"[1]", "must be a JSON object"), (b"null", "must be a JSON object"), (b"{", "is not JSON"),
         (b"\xff\xfe", "not UTF-8"), (b'{"a":NaN}', "number"), (b'{"a":-Infinity}', "number"),
-        (b'{"a":1e999}', "number"), (b'{"a":' + b"9" * 5000 + b"}", "number"), (b'{"a":' * 100_000, "nested"),
+        (b'{"a":1e999}', "number"), (b'{"a":' + b"9" * 5000 + b"}", "number"), (b'{"a":' * 10_000, "nested"),
         (b'{"a":' + b"[" * 200 + b"]" * 200 + b"}", "nested"), (b'{"a":{"b":"\\u0000"}}', "a: must not contain"),
         (b'{"a":["\\ud800"]}', "a: must not contain"), (b'{"\\udfff":1}', "must not contain"),
         (b'{"a\\u0000":1}', "must not contain"),

@@ -326,10 +326,12 @@ def test_a_body_that_is_not_a_json_object_is_400(server: Server, content: bytes)
     check_problem(server.post(CREATE, content), 400, CREATE, has_timestamp=True)
 
 
-def test_json_above_one_mebibyte_is_413(server: Server) -> None:
-    content = b'{"name":"x"' + b" " * 1024**2 + b"}"
+def test_json_above_its_limit_is_413(server: Server) -> None:
+    content = b'{"name":"x"' + b" " * 64 * 1024 + b"}"
     check_problem(server.post(CREATE, content), 413, CREATE, has_timestamp=True)
-    assert server.post(CREATE, b'{"name":"x"' + b" " * (1024**2 - 100) + b"}").status == 200
+    assert server.post(CREATE, b'{"name":"x"' + b" " * (64 * 1024 - 100) + b"}").status == 200
+    content = b'{"chartRef":"x"' + b" " * 1024**2 + b"}"
+    check_problem(server.post(TEMPLATE.removesuffix("/upload"), content), 413, TEMPLATE.removesuffix("/upload"), True)
 
 
 # Without helm, and after SIGKILL

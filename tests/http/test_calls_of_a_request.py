@@ -17,7 +17,7 @@ from tornado.ioloop import IOLoop
 from handlers.app import Application
 from handlers.supervision.processes import list_processes
 
-MAX_CALLS = 45
+MAX_CALLS = 47
 OWN = tuple(f"{ROOT}/{folder}/" for folder in ("handlers", "models", "supervisor"))
 
 

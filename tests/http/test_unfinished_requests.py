@@ -27,15 +27,15 @@ MULTIPART = "Content-Type: multipart/form-data; boundary=b\r\n"
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Filler: " + b"x" * PIECE
 
 
-def half_sent(method: str, path: str, body: bytes, lines: str = "") -> bytes:
-    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}Content-Length: 1000000\r\n\r\n"
+def half_sent(method: str, path: str, body: bytes, lines: str = "", length: int = 1_000_000) -> bytes:
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}Content-Length: {length}\r\n\r\n"
     return head.encode() + body
 
 
 TEXT_PART = b'--b\r\nContent-Disposition: form-data; name="project"\r\n\r\n'
 UNFINISHED = {
     "a head": HEAD,
-    "a body": half_sent("POST", "/api/v1/processes/stop/idle", b"x" * PIECE),
+    "a body": half_sent("POST", "/api/v1/processes/stop/idle", b"x" * PIECE, length=PIECE + 1),
     "a JSON body of the charts": half_sent("POST", "/api/v1/charts/template", b"x" * PIECE),
     "the text parts of an upload": half_sent("POST", "/api/v1/ingest", TEXT_PART + b"x" * PIECE, MULTIPART),
 }
@@ -180,9 +180,11 @@ def test_a_head_that_is_too_long_is_answered_431(server: Server, size: int) -> N
 def test_a_head_and_a_body_in_one_piece_are_no_long_head(server: Server) -> None:
     with connect(server) as connection:
         for _ in range(2):
-            connection.sendall(b"POST /api/v1/processes/stop/idle HTTP/1.1\r\nHost: 127.0.0.1\r\n")
-            connection.sendall(b"Content-Length: 400000\r\n\r\n" + b"x" * 400_000)
-            assert read_response(connection).status == 200
+            connection.sendall(b"POST /api/v1/charts/template HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+            connection.sendall(b"Content-Length: 400000\r\n\r\n" + b" " * 400_000)
+            answer = read_response(connection)
+            assert answer.status == 400
+            assert "chartRef" in answer.json["detail"]
 
 
 def test_with_tls_the_oldest_is_answered_408_too(serve: Serve, tmp_path: Path) -> None:
