@@ -153,7 +153,7 @@ HEAD = "timeStamp,elapsed,label,success\n"
         (HEAD + "1,100,home,true\n2,100,hom", {"home": 1}),  # cut within the label
         (HEAD + '1,100,home,true\n2,100,"ho\nm', {"home": 1}),
         (HEAD + "1,100,home,true\n2,100,home,true", {"home": 2}),
-        (HEAD + '1,100,home,true,\n2,7,"' + "x" * 200_000 + '",true\n', {"home": 1}),
+        (HEAD + '1,100,home,true,\n2,7,"' + "x" * 60_000 + '",true\n', {"home": 1}),
         (HEAD + "1,5, home,true\n1,5,home ,true\n", {"home": 2}),
         ("1700000000000;100;a, b;200;OK, fine;t;text;true\n", {"a, b": 1}),
     ],

@@ -12,9 +12,10 @@ import zlib
 import pytest
 from report_readers import SmallReads, only_case, read_test_report, read_totals, suite
 
-from models.tracker.reports import byte_stream, xml_stream
+from models.tracker.reports import byte_stream, json_stream, xml_stream
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
 from models.tracker.reports.detect import read_tests
+from models.tracker.reports.perf import Jtl
 
 OK = '<testcase name="a"/>'
 WHOLE = suite(OK)
@@ -268,3 +269,38 @@ def test_random_changes_yield_a_report_or_a_bad_report_error() -> None:
         with contextlib.suppress(BadReport):
             report, cases = read_test_report(bytes(data))
             assert report.totals.tests <= len(cases)
+
+
+# Limits of lines and of JSON
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "most"),
+    [
+        (b"1..1\nok 1 - a\n", b"# ", 1024 * 1024),
+        (b'{"Action":"pass","Package":"p","Test":"T"}\n', b"x", 1024 * 1024),
+        (b'{"Action":"pass","Package":"p","Test":"T"}\n', b'{"Action":"run","a":[', 1024 * 1024),
+    ],
+    ids=["tap", "go test", "go test with an event"],
+)
+def test_a_line_of_a_text_report_is_bounded(before: bytes, line: bytes, most: int) -> None:
+    fits = before + line.ljust(most, b"x")
+    assert read_totals(fits)[0] == 1
+    for ends in (b"", b"\nmore"):
+        with pytest.raises(BadReport, match=f"longer than {most} bytes"):
+            read_totals(fits + b"x" + ends)
+
+
+def test_a_line_of_csv_is_bounded() -> None:
+    head = b"timeStamp,elapsed,label\n1,2,"
+    samples = Jtl()
+    samples.read([head + b"x" * 65_531 + b"\n1,2,b\n"])
+    with pytest.raises(BadReport, match="longer than 65536 bytes"):
+        Jtl().read([head + b"x" * 65_533 + b"\n1,2,b\n"])
+
+
+def test_the_values_of_a_json_report_are_bounded() -> None:
+    limits = Limits()
+    assert len(list(json_stream.json_values([b'{"a":[1,{"b":2}]}'], limits, 5))) == 6
+    with pytest.raises(BadReport, match="more than 5 values"):
+        list(json_stream.json_values([b'{"a":[1,{"b":2},3]}'], limits, 5))

@@ -25,6 +25,11 @@ HEAD_BYTES = 256 * 1024
 MAX_LINE_BYTES = 8 * 1024 * 1024
 """The longest line of a text format."""
 
+MAX_SEARCHED_LINE_BYTES = 1024 * 1024
+"""The longest line of a format whose lines are parsed or searched as a whole."""
+
+MAX_CSV_LINE_BYTES = 64 * 1024
+
 _GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -215,16 +220,16 @@ def _clean_reference(match: re.Match[bytes]) -> bytes:
     return match[0] if legal else _REPLACEMENT
 
 
-def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines, without their ends. Raises BadReport for a line that is too long."""
+def lines(pieces: Iterable[bytes], max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """The lines, without their ends. Raises BadReport for a line of more than `max_bytes`."""
     partial: list[bytes] = []
     size = 0
     for piece in pieces:
         first, *lines = piece.split(b"\n")
         partial.append(first)
         size += len(first)
-        if size > MAX_LINE_BYTES:
-            raise BadReport(f"a line is longer than {MAX_LINE_BYTES} bytes")
+        if size > max_bytes or any(len(line) > max_bytes for line in lines):
+            raise BadReport(f"a line is longer than {max_bytes} bytes")
         if lines:
             yield b"".join(partial)
             yield from lines[:-1]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
 from models.tracker.reports.base import Case, Limits, ReportTooLarge, TestReport, UnknownFormat
-from models.tracker.reports.byte_stream import lines
+from models.tracker.reports.byte_stream import MAX_SEARCHED_LINE_BYTES, lines
 from models.tracker.reports.json_stream import number, text
 from models.tracker.reports.text_cleaning import Text, bounded_ms
 from models.tracker.reports.totals import CaseBuilder, OpenSuite, Severity, TotalsCounter
@@ -64,7 +64,7 @@ class GoTest:
         self._has_events = False
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        for line in lines(pieces):
+        for line in lines(pieces, MAX_SEARCHED_LINE_BYTES):
             if event := _event(line):
                 self._has_events = True
                 self._on_event(event)

@@ -14,9 +14,16 @@ Place = tuple[str, ...]
 MAX_TEXT_BYTES = 16 * 1024 * 1024
 """The longest text. The parser holds a text as a whole."""
 
+MAX_NODES = 1_000_000
+"""The most values of a document, objects and arrays included."""
+
+MAX_COVERAGE_NODES = 10 * MAX_NODES
+"""Istanbul writes ten values for a statement."""
+
 ITEM = "[]"
 OPENED = object()
 CLOSED = object()
+_NO_NODES = ("map_key", "end_map", "end_array")
 
 
 class _LineFile:
@@ -41,7 +48,7 @@ class _LineFile:
         return line
 
 
-def json_values(pieces: Iterable[bytes], limits: Limits) -> Iterator[tuple[Place, Any]]:
+def json_values(pieces: Iterable[bytes], limits: Limits, max_nodes: int = MAX_NODES) -> Iterator[tuple[Place, Any]]:
     """Yields every value with its place; objects as `OPENED` and `CLOSED`, arrays only as their items.
 
     Raises BadReport.
@@ -49,10 +56,14 @@ def json_values(pieces: Iterable[bytes], limits: Limits) -> Iterator[tuple[Place
     import ijson  # type: ignore[import-untyped] # loaded only for reports that need it
 
     keys: list[str] = []
+    nodes = 0
     file = _LineFile(pieces)
     try:
         for event, value in ijson.basic_parse(file):
             file.unread = 0
+            nodes += event not in _NO_NODES
+            if nodes > max_nodes:
+                raise BadReport(f"it has more than {max_nodes} values", file.line)
             if event == "map_key":
                 keys[-1] = value[:4096]
             elif event in ("end_map", "end_array"):

@@ -110,8 +110,8 @@ class Jtl:
     def read(self, pieces: Iterable[bytes]) -> None:
         import csv  # for JMeter only
 
-        csv.field_size_limit(byte_stream.MAX_LINE_BYTES)
-        lines = (line.decode("utf-8", "replace") for line in byte_stream.lines(pieces))
+        csv.field_size_limit(byte_stream.MAX_CSV_LINE_BYTES)
+        lines = (line.decode("utf-8", "replace") for line in byte_stream.lines(pieces, byte_stream.MAX_CSV_LINE_BYTES))
         first = next((line for line in lines if line.strip()), "")
         delimiter = _DELIMITER.search(first)
         rows = csv.reader(_with_first(first, lines), delimiter=delimiter[0] if delimiter else ",")

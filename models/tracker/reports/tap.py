@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from models.tracker.reports.base import BadReport, Case, Limits, TestReport
-from models.tracker.reports.byte_stream import lines
+from models.tracker.reports.byte_stream import MAX_SEARCHED_LINE_BYTES, lines
 from models.tracker.reports.text_cleaning import Text, bounded_ms, duration_ms
 from models.tracker.reports.totals import CaseBuilder, Severity, TotalsCounter
 
@@ -88,7 +88,7 @@ class Tap:
         self._points = 0
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        for line in lines(pieces):
+        for line in lines(pieces, MAX_SEARCHED_LINE_BYTES):
             text = line.decode("utf-8", "replace").rstrip()
             indent = len(text) - len(text.lstrip(" \t"))
             self._line(text.lstrip(" \t"), indent)

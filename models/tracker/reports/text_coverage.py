@@ -17,7 +17,7 @@ from models.tracker.reports.file_coverage import (
     is_hit,
     line_number,
 )
-from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, count, json_values, number
+from models.tracker.reports.json_stream import CLOSED, ITEM, MAX_COVERAGE_NODES, OPENED, count, json_values, number
 from models.tracker.reports.text_cleaning import MAX_COUNT
 
 _HITS = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
@@ -140,7 +140,7 @@ class CoveragePy:
         self._is_coveragepy = False
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        for place, value in json_values(pieces, self._limits):
+        for place, value in json_values(pieces, self._limits, MAX_COVERAGE_NODES):
             if place[:1] == ("files",):
                 self._is_coveragepy |= place[2:3] in (("executed_lines",), ("missing_lines",), ("summary",))
                 self._file(place[1:], value)
@@ -197,7 +197,7 @@ class Codecov:
         """Whether something below `coverage` is neither a file nor a line."""
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        for place, value in json_values(pieces, self._limits):
+        for place, value in json_values(pieces, self._limits, MAX_COVERAGE_NODES):
             if place[:1] != ("coverage",):
                 continue
             if value is OPENED or value is CLOSED:
