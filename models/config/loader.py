@@ -97,7 +97,7 @@ _READ_AS: Mapping[type, Mapping[str, Any]] = {
         "groups": tuple[Annotated[str, parsers.group_name], ...],
         **dict.fromkeys(("directory", "user", "group", "stdin", "stdout_logfile", "stderr_logfile"), Filled),
         "env_file": tuple[Filled, ...],
-        **dict.fromkeys(("log_backups", "restart_limit"), Count0),
+        **dict.fromkeys(("log_backups", "restart_limit", "start_retries"), Count0),
     },
     OnFailure: {"command": _COMMAND},
     Schedule: {

@@ -101,6 +101,11 @@ def restarts(policy: Restart, ended: Status) -> bool:
     return ended in _RESTARTED[policy]
 
 
+def calls_for_restart(spec: ProcessSpec, ended: Status) -> bool:
+    """Whether its policy restarts a process that ended by itself, or `start-retries` repeats its start."""
+    return restarts(spec.restart, ended) or (ended is Status.FAILED_TO_START and bool(spec.start_retries))
+
+
 def status_after_exit(exit: Exit | None, successes: Collection[str] = ()) -> Status:
     """The status after an exit that no stop caused; `None` is an exit that could not be read.
 
@@ -245,6 +250,8 @@ class ProcessSpec:
     restart_limit: int = 10
     restart_window: Seconds = Seconds(300)
     restart_reset: Seconds = Seconds(30)
+    start_retries: int | None = None
+    """How many failed starts in a row are followed by another one; `None`: as `restart` has it."""
     success_exit_codes: tuple[str, ...] = ()
     """As `Exit.listed_as`."""
     no_restart_exit_codes: tuple[str, ...] = ()

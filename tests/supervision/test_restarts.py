@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from conftest import Serve, Server, wait_for
 
 from models.config.settings import Config, Supervisor
@@ -229,6 +230,41 @@ def test_process_without_a_restart_limit_is_always_restarted(serve: Serve) -> No
     wait_for(lambda: server.get("/api/v1/events/count").json.get("failed", 0) > 200)
     assert server.do("stop", "crashing").status == 200
     assert "restart limit reached" not in server.log.read_text()
+
+
+def test_failed_starts_in_a_row_are_limited_apart_from_restarts() -> None:
+    policy, once = RestartPolicy(), evolve(spec(limit=0), start_retries=2)
+    ended = [True, True, False, True, True, True]
+    assert [policy.next_delay(once, 0, 0, failed) is None for failed in ended] == [False] * 5 + [True]
+    assert policy.reached(once) == "3 failed starts in a row"
+    policy.reset()
+    assert policy.next_delay(once, 0, 0, True) is not None
+
+
+def test_worker_that_ends_normally_is_restarted_beyond_its_start_retries(serve: Serve) -> None:
+    """Only failed starts in a row count, as with `startretries` of supervisord."""
+    restart = {"restart": "always", "restart-delay": 0, "restart-limit": 0, "start-retries": 1}
+    server = serve({"worker": {"command": ["sleep", "0.02"], "start-seconds": "1ms", **restart}})
+    server.do("start", "worker")
+    wait_for(lambda: server.new_statuses("worker").count("finished") > 3)
+    assert "process.gave_up" not in server.log.read_text()
+
+
+@pytest.mark.parametrize(("restart", "retries", "starts"), [("always", 2, 3), ("never", 1, 2), ("on-failure", 0, 1)])
+def test_process_stays_failed_to_start_after_its_start_retries(
+    serve: Serve, restart: str, retries: int, starts: int
+) -> None:
+    server = serve({
+        "p": {"command": "false", "start-seconds": 5, "restart": restart, "restart-delay": 0, "restart-limit": 0,
+              "start-retries": retries},
+    })  # fmt: skip
+    for round in (1, 2):  # a start by name begins the count anew
+        server.do("start", "p")
+        wait_for(lambda: server.log.read_text().count("restart limit reached") == round or not retries)  # noqa: B023
+        wait_for(lambda: server.new_statuses("p").count("failed_to_start") == starts * round)  # noqa: B023
+        assert server.status("p") == "failed_to_start"
+    if retries:
+        assert f"p: restart limit reached ({starts} failed starts in a row)" in server.log.read_text()
 
 
 WAITING = {"command": "false", "restart": "on-failure", "restart-delay": "300ms", "restart-max-delay": "300ms"}

@@ -1,4 +1,4 @@
-"""When a process is restarted: the delays, which double, and the limit of restarts within a window."""
+"""When a process is restarted: the delays, which double, and the limits of restarts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from models.errors import Problem
-from models.supervision.process import ENDED, ProcessSpec, forbids_restart, restarts
+from models.supervision.process import ENDED, ProcessSpec, Status, calls_for_restart, forbids_restart
 from supervisor.processes.process.attempts import next_request
 from supervisor.processes.process.context import SupervisionContext
 from supervisor.processes.process.state import ProcessState
@@ -25,13 +25,18 @@ class RestartPolicy:
     def __init__(self) -> None:
         self.restarts = 0
         self._attempt = 0
+        self._failed_starts = 0
         self._at: deque[float] = deque()
 
-    def next_delay(self, spec: ProcessSpec, uptime: float, now: float) -> float | None:
-        """Seconds until the next restart, or None where `restart-limit` is reached.
+    def next_delay(self, spec: ProcessSpec, uptime: float, now: float, failed_start: bool = False) -> float | None:
+        """Seconds until the next restart, or None where `restart-limit` or `start-retries` is reached.
 
-        `uptime` is how many seconds the process ran; `now` is on a clock that never jumps.
+        `uptime` is how many seconds the process ran; `now` is on a clock that never jumps; `failed_start` is whether
+        it failed to start.
         """
+        self._failed_starts = self._failed_starts + 1 if failed_start else 0
+        if self._exceeds_start_retries(spec):
+            return None
         if uptime >= spec.restart_reset:
             self._attempt = 0
         while self._at and self._at[0] <= now - spec.restart_window:
@@ -43,9 +48,18 @@ class RestartPolicy:
         self._attempt += 1
         return delay(spec, self._attempt - 1, random.random())
 
+    def _exceeds_start_retries(self, spec: ProcessSpec) -> bool:
+        return spec.start_retries is not None and self._failed_starts > spec.start_retries
+
+    def reached(self, spec: ProcessSpec) -> str:
+        """The limit that `next_delay` has found to be reached, as text."""
+        if self._exceeds_start_retries(spec):
+            return f"{self._failed_starts} failed start{'s in a row' if self._failed_starts > 1 else ''}"
+        return f"{spec.restart_limit} restarts within {spec.restart_window:g} s"
+
     def reset(self) -> None:
         """An operator starts the process: earlier restarts do not count."""
-        self._attempt = 0
+        self._attempt = self._failed_starts = 0
         self._at.clear()
 
 
@@ -88,7 +102,7 @@ class Restarter:
     def schedule_if_due(self) -> None:
         """Schedules the restart that the end of the last instance calls for."""
         state, spec = self._state, self._state.spec
-        if not state.record.wanted or self._context.closing or not restarts(spec.restart, state.status):
+        if not state.record.wanted or self._context.closing or not calls_for_restart(spec, state.status):
             return
         if forbids_restart(spec, state.status, state.record.exit_code):
             log.info("%s: not restarted: no-restart-exit-codes lists how it ended", state.name)
@@ -96,20 +110,15 @@ class Restarter:
         self.schedule()
 
     def schedule(self) -> None:
-        """Schedules a restart, unless the limit of restarts is reached."""
+        """Schedules a restart, unless a limit of restarts is reached."""
         state, spec, clock = self._state, self._state.spec, self._context.clock
-        seconds = self.policy.next_delay(spec, state.record.uptime / 1_000_000, clock.since_boot())
+        failed_start = state.status is Status.FAILED_TO_START
+        seconds = self.policy.next_delay(spec, state.record.uptime / 1_000_000, clock.since_boot(), failed_start)
         if seconds is None:
-            log.error(
-                "%s: restart limit reached (%d restarts within %g s): it stays %s",
-                state.name, spec.restart_limit, spec.restart_window, state.status.value,
-            )  # fmt: skip
+            limit, status = self.policy.reached(spec), state.status.value
+            log.error("%s: restart limit reached (%s): it stays %s", state.name, limit, status)
             state.note(wanted=False)  # the next start of the server does not restart it either
-            state.post(
-                "process.gave_up",
-                f"{state.name} is not restarted again: {spec.restart_limit} restarts within "
-                f"{spec.restart_window:g} s; it stays {state.status.value}",
-            )
+            state.post("process.gave_up", f"{state.name} is not restarted again: {limit}; it stays {status}")
             return
         self._due = self._tasks.start(self._restart_after(seconds))
         self._at = clock.now() + int(seconds * 1_000_000)
