@@ -30,6 +30,7 @@ from models.supervision.process import (
     HttpProbe,
     OnFailure,
     ProcessSpec,
+    Restart,
     Seconds,
     Size,
     TcpProbe,
@@ -128,6 +129,7 @@ _BY_TYPE: Mapping[Any, Callable[[str], object]] = {
     Path: parsers.file_path,
     Seconds: parsers.seconds,
     Size: parsers.size,
+    Restart: parsers.restart,
 }
 
 
@@ -445,7 +447,7 @@ def _origin(base: Any) -> Any:
 def _parser(base: Any) -> Callable[[str], object]:
     if get_origin(base) is Literal:
         return parsers.one_of(*get_args(base))
-    if isinstance(base, type) and issubclass(base, enum.Enum):
+    if base not in _BY_TYPE and isinstance(base, type) and issubclass(base, enum.Enum):
         check = parsers.one_of(*(member.value for member in base))
         return lambda raw: base(check(raw))
     return _BY_TYPE[base]

@@ -17,7 +17,7 @@ from typing import Annotated, NewType, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from models.supervision import schedule
-from models.supervision.process import Seconds, Size
+from models.supervision.process import Restart, Seconds, Size
 
 Raw: TypeAlias = "str | list[Raw] | dict[str, Raw] | None"
 """A YAML value in which every scalar but null is still text."""
@@ -91,6 +91,15 @@ def yes_or_no(raw: str) -> bool:
         return _BOOLEANS[raw.strip().lower()]
     except KeyError:
         raise ValidationError("is not true or false", raw) from None
+
+
+_AUTORESTART = {"true": "always", "unexpected": "on-failure", "false": "never"}
+
+
+def restart(raw: str) -> Restart:
+    """A policy, also in the words of supervisord, which a variable of an imported configuration may hold."""
+    check = one_of(*(policy.value for policy in Restart))
+    return Restart(check(_AUTORESTART.get(raw.strip().lower(), raw)))
 
 
 def whole(raw: str) -> int:

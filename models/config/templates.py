@@ -95,15 +95,18 @@ class Template:
         return range(self.start, self.start + self.count)
 
 
-def template_of(raws: Sequence[Raw]) -> Template | None:
-    """The template that an entry is; `None` for a single process. Raises `ValidationError`."""
+def template_of(raws: Sequence[Raw], scope: Scope) -> Template | None:
+    """The template that an entry is; `None` for a single process. Its numbers may be variables of `scope`.
+
+    Raises `ValidationError`.
+    """
     given = {key: raw for part in raws if isinstance(part, dict) for key, raw in part.items() if raw is not None}
     if NUMPROCS not in given:
         if lacking := [name for name in (START, NAME) if name in given]:
             raise ValidationError(f"{lacking[0]} needs numprocs")
         return None
-    count = _whole(given[NUMPROCS], NUMPROCS, 1, MAX_REPLICAS)
-    start = _whole(given.get(START, "0"), START, 0, MAX_START)
+    count = _whole(expand(given[NUMPROCS], scope), NUMPROCS, 1, MAX_REPLICAS)
+    start = _whole(expand(given.get(START, "0"), scope), START, 0, MAX_START)
     name = given.get(NAME, DEFAULT_NAME)
     if not isinstance(name, str):
         raise ValidationError(f"{NAME}: one value is expected")
@@ -171,9 +174,9 @@ class Expansion:
 
     def entries(self, name: str, raws: Sequence[Raw], folder: Path) -> list[Entry]:
         """The processes that an entry stands for; `folder` is that of its file. Raises `ValidationError`."""
-        template = template_of(raws)
+        scope = self._scope(name, name, folder)
+        template = template_of(raws, scope)
         if template is None:
-            scope = self._scope(name, name, folder)
             return [Entry(name, [expand(raw, scope) for raw in raws])]
         try:
             group_name(name)

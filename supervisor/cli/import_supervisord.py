@@ -29,8 +29,9 @@ _VARIABLES = {"program_name": "name", "group_name": "name", "process_num": "num"
               "host_node_name": "node"}  # fmt: skip
 _RESTART = {"true": "always", "unexpected": "on-failure", "false": "never"}
 _NO_FILES = ("AUTO", "NONE", "SYSLOG")
+_INHERITED = {"stdout": ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"),
+              "stderr": ("/dev/stderr", "/dev/fd/2", "/proc/self/fd/2")}  # fmt: skip
 _DEFAULT_PRIORITY = 999
-_READ_ELSEWHERE = ("supervisord", "supervisorctl", "unix_http_server", "inet_http_server", "rpcinterface", "group")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 _SAME = {"command": "command", "directory": "directory", "user": "user", "umask": "umask", "numprocs": "numprocs",
@@ -42,17 +43,35 @@ _SAME = {"command": "command", "directory": "directory", "user": "user", "umask"
 _SPECIAL = {"environment", "autostart", "autorestart", "startretries", "exitcodes", "redirect_stderr",
             "stdout_logfile", "stdout_syslog", "stderr_logfile", "stderr_logfile_maxbytes", "stderr_logfile_backups",
             "stderr_syslog"}  # fmt: skip
-_ALWAYS_SO = {"stopasgroup", "killasgroup", "serverurl"}
-"""Keys without a counterpart that is needed: a stop always ends the whole group."""
+_ALWAYS_SO = {"stopasgroup", "killasgroup"}
+"""Keys that need no counterpart where they are true: a stop always ends the whole group."""
 _LEFT_OUT = {
+    "serverurl": "a process has no variable with the address of the server",
     "stdout_capture_maxbytes": "capture mode: use events or notices",
     "stderr_capture_maxbytes": "capture mode: use events or notices",
     "stdout_events_enabled": "log events: follow the log",
     "stderr_events_enabled": "log events: follow the log",
 }
-_DAEMON = {"logfile", "logfile_maxbytes", "logfile_backups", "loglevel", "pidfile", "nodaemon", "silent", "minfds",
-           "minprocs", "nocleanup", "childlogdir", "strip_ansi"}  # fmt: skip
-"""Keys about supervisord itself, which need no counterpart: the log goes to standard error."""
+_OWN_LOG = "the server logs to its standard error"
+_DAEMON = {
+    **dict.fromkeys(("logfile", "logfile_maxbytes", "logfile_backups"), _OWN_LOG),
+    "loglevel": "the server logs at one level",
+    "pidfile": "`ctl info` prints the pid",
+    "nodaemon": "the server stays in the foreground",
+    "silent": _OWN_LOG,
+    "minfds": "the server raises its own limit to the hard one",
+    "minprocs": "set it in the unit of the service manager",
+    "nocleanup": "captured logs stay when the server starts",
+    "childlogdir": "captured logs are in the data directory",
+    "strip_ansi": "logs are stored as they are written",
+    "user": "start pilothouse as this user",
+}
+"""Keys about supervisord itself."""
+_CONTROL = "ctl finds the server of this machine, or is given --url"
+_KNOWN = {"unix_http_server": {"file", "chmod", "chown", "username", "password"},
+          "inet_http_server": {"port", "username", "password"}, "include": {"files"},
+          "group": {"programs", "priority"}}  # fmt: skip
+"""The keys of other sections that are read."""
 
 
 class Import:
@@ -95,14 +114,44 @@ class Import:
                 processes[name] = self._program(name, {**common, **keys})
             elif kind in ("eventlistener", "fcgi-program", "ctlplugin"):
                 self._omit(section, "", "follow /api/v1/processes/stream?notices=true" if kind[0] == "e" else "")
-            elif kind not in _READ_ELSEWHERE:
-                self._omit(section, "", "is not known")
-        if any("order" in process for process in processes.values()):
-            for process in processes.values():
-                process.setdefault("order", _DEFAULT_PRIORITY)
+            elif kind == "rpcinterface":
+                self._omit(section, "", "the server has its own API")
+            else:
+                self._other_keys(section, kind, keys)
+        self._order(groups, processes)
         supervisor |= {"groups": groups} if groups else {}
         supervisor["processes"] = processes
         return {**({"server": server} if server else {}), "supervisor": supervisor}
+
+    def _other_keys(self, section: str, kind: str, keys: Mapping[str, str]) -> None:
+        """Names the keys of a section, which is not a program's, that are not read."""
+        if kind == "supervisorctl":
+            for key in keys:
+                self._omit(section, key, _CONTROL)
+        elif kind in _KNOWN:
+            for key in keys.keys() - _KNOWN[kind]:
+                self._omit(section, key, "is not known")
+        elif kind != "supervisord":
+            self._omit(section, "", "is not known")
+
+    def _order(self, groups: Mapping[str, list[str]], processes: Mapping[str, dict[str, Any]]) -> None:
+        """Sets the order of all processes: the priority of the group comes before that of the program."""
+        of_group = {
+            name: self._sections[f"group:{group}"].get("priority") for group in groups for name in groups[group]
+        }
+        if not any("order" in process for process in processes.values()) and not any(of_group.values()):
+            return
+        own = {name: process.setdefault("order", str(_DEFAULT_PRIORITY)) for name, process in processes.items()}
+        first = {name: (of_group[name] or str(_DEFAULT_PRIORITY)) if name in of_group else own[name] for name in own}
+        try:
+            orders = _orders([(int(first[name]), int(own[name])) for name in own])
+        except ValueError:  # an expression, or a fault that the check reports
+            for group in groups:
+                if "priority" in self._sections[f"group:{group}"]:
+                    self._omit(f"group:{group}", "priority", "give the members an order")
+            return
+        for name, order in zip(own, orders, strict=True):
+            processes[name]["order"] = order
 
     def _omit(self, section: str, key: str, why: str) -> None:
         self._report(section, key, f"left out{f' ({why})' if why else ''}")
@@ -133,8 +182,8 @@ class Import:
             for member in members:
                 if member not in known:
                     self._omit(section, "programs", f"there is no [program:{member}]")
-            if "priority" in keys:
-                self._omit(section, "priority", "give the members an order")
+            if "priority" in keys and not known:
+                self._omit(section, "priority", "the group has no program")
         return groups
 
     def _server(self) -> dict[str, Any]:
@@ -168,11 +217,10 @@ class Import:
         """Translates the section [supervisord]; returns its settings for all programs."""
         keys = self._sections.get("supervisord", {})
         if "identifier" in keys:
-            supervisor["node-name"] = keys["identifier"]
-        if "user" in keys:
-            self._omit("supervisord", "user", "start pilothouse as this user")
-        for key in keys.keys() - _DAEMON - {"identifier", "user", "environment", "umask", "directory"}:
-            self._omit("supervisord", key, "is not known")
+            supervisor["node-name"] = self._text(keys["identifier"])
+        for key in keys.keys() - {"identifier", "environment", "umask", "directory"}:
+            if key != "nodaemon" or _boolean(keys[key]) is not True:
+                self._omit("supervisord", key, _DAEMON.get(key, "is not known"))
         self._environment = self._known = self._variables("supervisord", keys.get("environment", ""))
         return {key: keys[key] for key in ("umask", "directory") if key in keys}
 
@@ -181,15 +229,20 @@ class Import:
         self._known = self._environment
         environment = self._known = self._environment | self._variables(section, keys.get("environment", ""))
         process: dict[str, Any] = {_SAME[key]: self._text(value) for key, value in keys.items() if key in _SAME}
-        process["auto-start"] = _boolean(keys.get("autostart", "true"))
+        process["auto-start"] = _boolean(self._text(keys.get("autostart", "true")))
         process.setdefault("start-seconds", 1)
         self._restart(section, keys, process)
         self._logs(section, keys, process)
         process |= {"environment": environment} if environment else {}
         if keys.get("numprocs", "1").strip() == "1":
             self._single(process)
+        else:
+            process.setdefault("process-name", "${{ name }}")  # the check reports it for two, as supervisord does
         for key in keys.keys() - _SAME.keys() - _SPECIAL - _ALWAYS_SO:
             self._omit(section, key, _LEFT_OUT.get(key, "is not known"))
+        for key in sorted(keys.keys() & _ALWAYS_SO):
+            if _boolean(keys[key]) is not True:
+                self._omit(section, key, "a stop always ends the whole group")
         return process
 
     def _single(self, process: dict[str, Any]) -> None:
@@ -202,21 +255,19 @@ class Import:
                 process.pop(key, None)
 
     def _restart(self, section: str, keys: Mapping[str, str], process: dict[str, Any]) -> None:
-        wanted = keys.get("autorestart", "unexpected").lower()
+        wanted = self._text(keys.get("autorestart", "unexpected"))
         process["restart"] = _RESTART.get(str(_boolean(wanted)).lower(), wanted)
-        retries = keys.get("startretries", "3")
-        if retries != "0":
-            process["restart-limit"] = int(retries) if retries.isdecimal() else retries
-        else:
-            self._omit(section, "startretries", "a restart-limit of 0 would be no limit")
-        listed = [code.strip() for code in keys.get("exitcodes", "0").split(",")]
+        retries = self._text(keys.get("startretries", "3"))
+        process["restart-limit"] = 0  # supervisord restarts a program that has started without a limit
+        process["start-retries"] = int(retries) if retries.isdecimal() else retries
+        listed = [code.strip() for code in self._text(keys.get("exitcodes", "0")).split(",")]
         if "0" not in listed:
             self._omit(section, "exitcodes", "0 always counts as a success")
         codes = [code for code in listed if code not in ("", "0")]
         process |= {"success-exit-codes": codes} if codes else {}
 
     def _logs(self, section: str, keys: Mapping[str, str], process: dict[str, Any]) -> None:
-        if redirected := _boolean(keys.get("redirect_stderr", "false")):
+        if redirected := _boolean(self._text(keys.get("redirect_stderr", "false"))):
             process["redirect-stderr"] = redirected
         streams = ["stdout"] if redirected else ["stdout", "stderr"]
         files = {stream: keys.get(f"{stream}_logfile", "AUTO") for stream in streams}
@@ -226,20 +277,35 @@ class Import:
             if file.upper() == "SYSLOG" or keys.get(f"{stream}_syslog", "").lower() in _TRUE
         ]
         modes = {stream: file.upper() for stream, file in files.items() if file.upper() in _NO_FILES}
+        modes |= {stream: "INHERIT" for stream, file in files.items() if file in _INHERITED[stream]}
         for stream in (stream for stream in streams if stream not in modes):
             process[f"{stream}-logfile"] = self._text(files[stream])
             process.setdefault("log-backups", 10)
             self._separate(section, stream, process)
         is_captured = "AUTO" in modes.values() or not modes.keys().isdisjoint(forwarded)
-        process |= {"log": "capture" if is_captured else "none"} if modes else {}
-        for stream, mode in modes.items():
-            if mode == "NONE" and is_captured and stream not in forwarded:
-                self._omit(section, f"{stream}_logfile", "NONE: both outputs are captured")
+        if "INHERIT" in modes.values() and modes.keys().isdisjoint(forwarded):
+            self._inherit(section, modes, process)
+        elif modes:
+            process["log"] = "capture" if is_captured else "none"
+            for stream, mode in modes.items():
+                if mode in ("NONE", "INHERIT") and is_captured and stream not in forwarded:
+                    self._omit(section, f"{stream}_logfile", f"{files[stream]}: both outputs are captured")
         if forwarded:
             process["log-forward"] = "syslog"
             for stream in (stream for stream in streams if stream not in forwarded):
                 self._omit(section, f"{stream}_syslog", "both outputs go to syslog")
         self._log_bounds(section, keys, process)
+
+    def _inherit(self, section: str, modes: Mapping[str, str], process: dict[str, Any]) -> None:
+        """An output that supervisord writes to its own output goes to that of the server."""
+        process["log"] = "inherit"
+        if modes.get("stdout") == "INHERIT":
+            process.pop("log-max-bytes", None)
+            process.pop("log-backups", None)
+            process |= {"log-backups": 10} if "stderr-logfile" in process else {}
+        for stream, mode in modes.items():
+            if mode != "INHERIT":
+                self._omit(section, f"{stream}_logfile", f"{mode}: both outputs go to that of the server")
 
     def _separate(self, section: str, stream: str, process: dict[str, Any]) -> None:
         """Gives each replica a file of its own, which Pilothouse requires."""
@@ -251,13 +317,13 @@ class Import:
 
     def _log_bounds(self, section: str, keys: Mapping[str, str], process: dict[str, Any]) -> None:
         """Translates the bounds of standard error where only that has a file: both files have the same."""
-        if "stderr-logfile" not in process:
+        if "stderr-logfile" not in process and (process.get("log") != "capture" or "redirect-stderr" in process):
             return
         for key, name, default in (("maxbytes", "log-max-bytes", "50MB"), ("backups", "log-backups", "10")):
             of_stdout, of_stderr = (keys.get(f"{stream}_logfile_{key}", default) for stream in ("stdout", "stderr"))
-            if "stdout-logfile" not in process:
+            if "stderr-logfile" in process and "stdout-logfile" not in process:
                 process |= {name: of_stderr} if of_stderr != default else {}
-            elif of_stderr != of_stdout:
+            elif of_stderr != of_stdout and ("stderr-logfile" in process or f"stderr_logfile_{key}" in keys):
                 self._omit(section, f"stderr_logfile_{key}", f"{of_stdout} counts for both files")
 
     def _variables(self, section: str, text: str) -> dict[str, str]:
@@ -296,6 +362,24 @@ class Import:
 def _boolean(text: str) -> bool | str:
     """True or false, in the words of supervisord. Another text stays, for the check to report."""
     return True if text.lower() in _TRUE else False if text.lower() in _FALSE else text
+
+
+def _orders(priorities: list[tuple[int, int]]) -> list[int]:
+    """One number for each pair of priorities, of the group and of the program, in the same order.
+
+    The number is the program's or the group's priority where all pairs allow it, else a rank.
+    """
+    ranks = _ranks(priorities)
+    for part in (1, 0):
+        choice = [pair[part] for pair in priorities]
+        if _ranks(choice) == ranks:
+            return choice
+    return ranks
+
+
+def _ranks(values: list[Any]) -> list[int]:
+    places = {value: place for place, value in enumerate(sorted(set(values)))}
+    return [places[value] for value in values]
 
 
 def _expanded(pattern: str) -> str:

@@ -12,7 +12,6 @@ from conftest import ROOT, TIMEOUT_SECONDS
 
 from models.config.loader import load
 from models.supervision.process import LogMode, Restart
-from supervisor.cli import import_supervisord
 from supervisor.cli.import_supervisord import written
 
 MAIN = """
@@ -99,7 +98,7 @@ def test_an_included_file_is_read_as_supervisord_reads_it(file: Path) -> None:
 
 def test_programs_without_a_priority_come_last(file: Path) -> None:
     programs = yaml.safe_load(written(file)[0])["supervisor"]["processes"]
-    assert [int(programs[name]["order"]) for name in ("web", "plain", "more")] == [5, 999, 999]
+    assert [int(programs[name]["order"]) for name in ("web", "plain", "more")] == [0, 2, 1], "the group has 3"
     file.write_text("[program:plain]\ncommand=/bin/cat\n")
     assert "order" not in written(file)[0]
 
@@ -112,13 +111,14 @@ def test_a_configuration_is_translated(file: Path, tmp_path: Path) -> None:
     assert list(specs) == ["web_01", "web_02", "plain", "more"]
     web = specs["web_02"]
     assert web.command == ("/usr/bin/web", "--port", "8002", "--name", "web", "--rate", "5%")
-    assert (web.directory, web.order, web.auto_start, web.umask) == (str(tmp_path), 5, False, 0o027)
-    assert (web.restart, web.restart_limit, web.start_seconds, web.stop_timeout) == (Restart.ALWAYS, 7, 3.0, 20.0)
+    assert (web.directory, web.order, web.auto_start, web.umask) == (str(tmp_path), 0, False, 0o027)
+    assert (web.restart, web.start_retries, web.start_seconds, web.stop_timeout) == (Restart.ALWAYS, 7, 3.0, 20.0)
     assert (web.stop_signal.name, web.stdout_logfile, web.redirect_stderr) == ("SIGQUIT", "/var/log/web_2.log", True)
     assert (web.log_max_bytes, web.log_backups) == (1024 * 1024, 2)
     assert web.environment == {"COMMON": "yes", "NAME": "main", "A": "1, 2", "PATH": "/home/me/bin", "B": "3"}
     plain = specs["plain"]
-    assert (plain.auto_start, plain.restart, plain.restart_limit) == (True, Restart.ON_FAILURE, 3)
+    assert (plain.auto_start, plain.restart, plain.start_retries) == (True, Restart.ON_FAILURE, 3)
+    assert (plain.restart_limit, web.restart_limit) == (0, 0), "only failed starts are limited"
     assert (plain.start_seconds, plain.log_backups, plain.stderr_logfile) == (1.0, 10, "/var/log/plain.err")
     assert (plain.success_exit_codes, plain.log, plain.log_forward) == (("2",), LogMode.NONE, None)
     assert specs["more"].log is LogMode.CAPTURE
@@ -129,7 +129,7 @@ def test_a_configuration_is_translated(file: Path, tmp_path: Path) -> None:
     assert (socket.path, socket.mode, socket.group) == ("/run/supervisor.sock", "0660", "nogroup")
     assert config.supervisor.node_name == "lab"
     named = {line.split(": ")[1] for line in left_out}
-    assert {"[eventlistener:mail]", "[fcgi-program:php]", "[group:all] priority"} <= named
+    assert {"[eventlistener:mail]", "[fcgi-program:php]", "[rpcinterface:supervisor]"} <= named
     assert {"[unix_http_server] username", "[unix_http_server] password"} <= named
     assert "[program:plain] stdout_events_enabled" in named
     assert "wr0ng-s3cret" not in text, "a password"
@@ -170,6 +170,24 @@ def test_a_configuration_is_translated(file: Path, tmp_path: Path) -> None:
             {"stdout-logfile": "/o", "log-backups": 10, "log-forward": "syslog", "redirect-stderr": True},
             set(),
         ),
+        (
+            "stdout_logfile=/dev/stdout\nstdout_logfile_maxbytes=0\nstderr_logfile=/dev/stderr\nstderr_logfile_maxbytes=0",
+            {"log": "inherit"},
+            set(),
+        ),
+        ("stdout_logfile=/dev/fd/1\nredirect_stderr=true", {"log": "inherit", "redirect-stderr": True}, set()),
+        ("stdout_logfile=/dev/stdout", {"log": "inherit"}, {"stderr_logfile"}),
+        (
+            "stdout_logfile=/o\nstderr_logfile=/dev/stderr",
+            {"stdout-logfile": "/o", "log": "inherit", "log-backups": 10},
+            set(),
+        ),
+        (
+            "stdout_logfile=/dev/stdout\nstdout_logfile_maxbytes=0\nstderr_logfile=/e\nstderr_logfile_maxbytes=1MB",
+            {"stderr-logfile": "/e", "log": "inherit", "log-max-bytes": "1MB", "log-backups": 10},
+            set(),
+        ),
+        ("stderr_logfile_maxbytes=1MB", {"log": "capture"}, {"stderr_logfile_maxbytes"}),
     ],
 )
 def test_log_files_become_captured_and_forwarded_logs(
@@ -275,8 +293,8 @@ def test_replicas_with_one_log_file_have_a_file_each(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(text)
     specs = load(tmp_path / "p.yaml", {}).supervisor.processes
     assert {name: (spec.stdout_logfile, spec.stderr_logfile) for name, spec in specs.items()} == {
-        "worker_00": ("/srv/app.com/worker-0.log", "/dev/stderr"),
-        "worker_01": ("/srv/app.com/worker-1.log", "/dev/stderr"),
+        "worker_00": ("/srv/app.com/worker-0.log", None),
+        "worker_01": ("/srv/app.com/worker-1.log", None),
     }
     assert left_out == [
         f"{tmp_path / 's.conf'}:5: [program:worker] stdout_logfile: changed to /srv/app.com/worker-${{{{ num }}}}.log"
@@ -295,7 +313,7 @@ def test_replicas_with_one_log_file_have_a_file_each(tmp_path: Path) -> None:
         ("[program:a]\ncommand=a\nautostart=maybe\n",
          ["1: check this: supervisor.processes.a.auto-start: 'maybe' is not true or false"]),
         ("[program:a]\ncommand=a\n[program:a.b]\ncommand=a\nstartretries=x\n",
-         ["3: check this: supervisor.processes.a.b.restart-limit: 'x' is not a whole number"]),
+         ["3: check this: supervisor.processes.a.b.start-retries: 'x' is not a whole number"]),
         ("[program:a] ; the [main] one\ncommand=a\nautostart=maybe\n",
          ["1: check this: supervisor.processes.a.auto-start: 'maybe' is not true or false"]),
         ("[supervisord]\n; \x0c\n  [program:a]\ncommand=a\ncolour=red\n",
@@ -310,21 +328,141 @@ def test_each_message_has_the_file_and_the_line(tmp_path: Path, text: str, lines
     assert [line.removeprefix(f"{path}:") for line in written(path)[1] if "username" not in line] == lines
 
 
-PROGRAM_KEYS = [
-    "command", "process_name", "numprocs", "numprocs_start", "priority", "autostart", "startsecs", "startretries",
-    "autorestart", "exitcodes", "stopsignal", "stopwaitsecs", "stopasgroup", "killasgroup", "user", "redirect_stderr",
-    "stdout_logfile", "stdout_logfile_maxbytes", "stdout_logfile_backups", "stdout_capture_maxbytes",
-    "stdout_events_enabled", "stdout_syslog", "stderr_logfile", "stderr_logfile_maxbytes", "stderr_logfile_backups",
-    "stderr_capture_maxbytes", "stderr_events_enabled", "stderr_syslog", "environment", "directory", "umask",
-    "serverurl",
-]  # fmt: skip
+DOCUMENTED = {
+    "unix_http_server": {"file": "/run/s.sock", "chmod": "0770", "chown": "web:web", "username": "u", "password": "p"},
+    "inet_http_server": {"port": "127.0.0.1:9001", "username": "u", "password": "p"},
+    "supervisord": {
+        "logfile": "/l", "logfile_maxbytes": "1MB", "logfile_backups": "1", "loglevel": "info", "pidfile": "/p",
+        "umask": "022", "nodaemon": "false", "silent": "false", "minfds": "1024", "minprocs": "200",
+        "nocleanup": "false", "childlogdir": "/tmp", "user": "web", "directory": "/", "strip_ansi": "false",
+        "environment": "A=1", "identifier": "lab",
+    },
+    "supervisorctl": {
+        "serverurl": "http://localhost:9001", "username": "u", "password": "p", "prompt": "s", "history_file": "/h",
+    },
+    "program:x": {
+        "command": "serve", "process_name": "y_%(process_num)d", "numprocs": "2", "numprocs_start": "1",
+        "priority": "5", "autostart": "false", "startsecs": "2", "startretries": "5", "autorestart": "true",
+        "exitcodes": "0,2", "stopsignal": "QUIT", "stopwaitsecs": "3", "stopasgroup": "false", "killasgroup": "false",
+        "user": "nobody",
+        "redirect_stderr": "true", "stdout_logfile": "/o", "stdout_logfile_maxbytes": "1MB",
+        "stdout_logfile_backups": "3", "stdout_capture_maxbytes": "1MB", "stdout_events_enabled": "false",
+        "stdout_syslog": "true", "stderr_logfile": "/e", "stderr_logfile_maxbytes": "1MB",
+        "stderr_logfile_backups": "3", "stderr_capture_maxbytes": "1MB", "stderr_events_enabled": "false",
+        "stderr_syslog": "true", "environment": "A=1", "directory": "/", "umask": "022", "serverurl": "AUTO",
+    },
+    "include": {"files": "missing/*.ini"},
+    "group:g": {"programs": "x", "priority": "1"},
+    "fcgi-program:f": {"command": "run", "socket": "tcp://localhost:1", "socket_backlog": "1", "socket_owner": "web",
+                       "socket_mode": "0700"},
+    "eventlistener:e": {"command": "run", "buffer_size": "1", "events": "EVENT", "result_handler": "a:b"},
+    "rpcinterface:r": {"supervisor.rpcinterface_factory": "a:b"},
+}  # fmt: skip
+"""Each key of "Configuration File" in the documentation of supervisord 4.3, with a value."""
+
+MAPPED = {
+    "unix_http_server": {"file", "chmod"},
+    "inet_http_server": {"port"},
+    "supervisord": {"umask", "directory", "environment", "identifier"},
+    "program:x": {
+        "command", "process_name", "numprocs", "numprocs_start", "priority", "autostart", "startsecs", "startretries",
+        "autorestart", "exitcodes", "stopsignal", "stopwaitsecs", "user", "redirect_stderr", "stdout_logfile",
+        "stdout_logfile_maxbytes", "stdout_logfile_backups", "stdout_syslog", "stderr_logfile", "stderr_syslog",
+        "environment", "directory", "umask",
+    },
+    "group:g": {"programs", "priority"},
+}  # fmt: skip
+"""Those whose value the translation has; all others are named."""
 
 
-@pytest.mark.parametrize("key", PROGRAM_KEYS)
-def test_every_documented_key_of_a_program_is_known(key: str) -> None:
-    module = import_supervisord
-    known = (module._SAME.keys(), module._SPECIAL, module._ALWAYS_SO, module._LEFT_OUT.keys())
-    assert sum(key in names for names in known) == 1
+def needed(section: str, key: str) -> dict[str, dict[str, str]]:
+    """The sections without which a key of a section means nothing."""
+    sections = {"program:x": {"command": "run", "process_name": "x_%(process_num)d"}}
+    sections.setdefault(section, {})
+    if section == "unix_http_server":
+        sections[section] = {"file": "/run/other.sock"}
+    elif section == "inet_http_server":
+        sections[section] = {"port": "127.0.0.1:9002"}
+    elif section == "group:g" and key == "priority":
+        sections[section] = {"programs": "x"}
+    return sections
+
+
+def translated(path: Path, sections: dict[str, dict[str, str]]) -> tuple[str, list[str]]:
+    path.write_text("".join(
+        f"[{section}]\n" + "".join(f"{key}={value}\n" for key, value in keys.items())
+        for section, keys in sections.items()
+    ))  # fmt: skip
+    text, left_out = written(path)
+    return text.partition("# Made from s.conf, a configuration of supervisord.\n")[2], left_out
+
+
+@pytest.mark.parametrize(("section", "key"), [(section, key) for section, keys in DOCUMENTED.items() for key in keys])
+def test_every_documented_key_is_mapped_or_named(tmp_path: Path, section: str, key: str) -> None:
+    sections = needed(section, key)
+    before, before_named = translated(tmp_path / "s.conf", sections)
+    sections[section] = {**sections[section], key: DOCUMENTED[section][key]}
+    after, named = translated(tmp_path / "s.conf", sections)
+    whole = section.partition(":")[0] in ("fcgi-program", "eventlistener", "rpcinterface")
+    what = f"[{section}]:" if whole else f"[{section}] {key}:"
+    if key in MAPPED.get(section, ()):
+        assert yaml.safe_load(after) != yaml.safe_load(before)
+        assert not any(what in line for line in named)
+    else:
+        assert any(what in line for line in named)
+        assert all(f"# {line}\n" in f"{after}" for line in named)
+    assert whole or not any(what in line for line in before_named if key not in needed(section, key)[section])
+
+
+@pytest.mark.parametrize("key", ["stopasgroup", "killasgroup"])
+def test_a_program_may_be_stopped_with_its_group(tmp_path: Path, key: str) -> None:
+    assert translated(tmp_path / "s.conf", {"program:x": {"command": "run", key: "true"}})[1] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "restart"),
+    [
+        ("true", Restart.ALWAYS),
+        ("unexpected", Restart.ON_FAILURE),
+        ("false", Restart.NEVER),
+        ("always", Restart.ALWAYS),
+    ],
+)
+def test_variables_of_the_environment_are_read_by_the_server(tmp_path: Path, value: str, restart: Restart) -> None:
+    keys = {
+        "command": "run", "autorestart": "%(ENV_RESTART)s", "numprocs": "%(ENV_COUNT)s", "autostart": "%(ENV_AUTO)s",
+        "process_name": "%(program_name)s_%(process_num)02d", "startretries": "%(ENV_RETRIES)s",
+        "exitcodes": "0,%(ENV_CODE)s",
+    }  # fmt: skip
+    (tmp_path / "p.yaml").write_text(translated(tmp_path / "s.conf", {"program:web": keys})[0])
+    environment = {"RESTART": value, "COUNT": "2", "AUTO": "false", "RETRIES": "4", "CODE": "7"}
+    specs = load(tmp_path / "p.yaml", environment).supervisor.processes
+    assert list(specs) == ["web_00", "web_01"]
+    web = specs["web_01"]
+    assert (web.restart, web.auto_start, web.start_retries) == (restart, False, 4)
+    assert web.success_exit_codes == ("7",)
+
+
+@pytest.mark.parametrize(
+    ("priorities", "groups", "orders"),
+    [
+        ({"a": "2", "b": "1"}, {}, {"a": 2, "b": 1}),
+        ({"a": "2", "b": ""}, {"g": ("a,b", "")}, {"a": 2, "b": 999}),
+        ({"a": "", "b": "", "c": ""}, {"g": ("b,c", "5")}, {"a": 999, "b": 5, "c": 5}),
+        ({"a": "1", "b": "2", "c": "50"}, {"g": ("a,b", "60")}, {"a": 1, "b": 2, "c": 0}),
+    ],
+)
+def test_the_priority_of_a_group_comes_before_that_of_its_programs(
+    tmp_path: Path, priorities: dict[str, str], groups: dict[str, tuple[str, str]], orders: dict[str, int]
+) -> None:
+    sections = {
+        f"program:{name}": {"command": "run", **({"priority": own} if own else {})} for name, own in priorities.items()
+    }
+    for name, (programs, priority) in groups.items():
+        sections[f"group:{name}"] = {"programs": programs, **({"priority": priority} if priority else {})}
+    text, left_out = translated(tmp_path / "s.conf", sections)
+    processes = yaml.safe_load(text)["supervisor"]["processes"]
+    assert ({name: int(process["order"]) for name, process in processes.items()}, left_out) == (orders, [])
 
 
 def imported(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -337,8 +475,8 @@ def test_exit_codes(tmp_path: Path, file: Path) -> None:
     done = imported(tmp_path, "simple.conf", "-o", "pilothouse.yaml")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert yaml.safe_load((tmp_path / "pilothouse.yaml").read_text())["supervisor"]["processes"]["web"] == {
-        "command": "cat", "auto-start": True, "start-seconds": 1, "restart": "on-failure", "restart-limit": 3,
-        "log": "capture",
+        "command": "cat", "auto-start": True, "start-seconds": 1, "restart": "on-failure", "restart-limit": 0,
+        "start-retries": 3, "log": "capture",
     }  # fmt: skip
     lossy = imported(tmp_path, "supervisord.conf")
     assert lossy.returncode == 3
