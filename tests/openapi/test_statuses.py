@@ -62,7 +62,8 @@ def test_a_bad_token_is_401(plain: PreparedServer, name: str, method: str, path:
 @every
 def test_an_operation_without_permission_is_403(plain: PreparedServer, name: str, method: str, path: str) -> None:
     headers = {"Sec-Fetch-Site": "cross-site"} if name in UNGATED else bearer(plain.poster)
-    check_documented(plain.server.ask(method, address(path), headers=headers), 403, method, path)
+    status = 200 if name == "run_verdict" else 403  # of a run that the poster may post to
+    check_documented(plain.server.ask(method, address(path), headers=headers), status, method, path)
 
 
 @every
