@@ -56,6 +56,7 @@ STATUS: dict[type[Problem], int] = {
     errors.Upstream: 502,
     errors.Unavailable: 503,
     errors.TimedOut: 504,
+    errors.InsufficientStorage: 507,
 }
 """The status code of each kind of problem."""
 

@@ -93,6 +93,10 @@ class Unavailable(Problem):
     """503: shutting down, at capacity, or the store is read-only. Retry later."""
 
 
+class InsufficientStorage(Problem):
+    """507: too little space is free on the disk."""
+
+
 class TimedOut(Problem):
     """The operation exceeded its time limit."""
 

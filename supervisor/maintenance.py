@@ -7,6 +7,7 @@ write-ahead logs of the stores.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from supervisor.children.orphans import Orphans
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.logs.growth import LogGrowth
 from supervisor.processes.usage import MemoryLimits
+from supervisor.tracker.disk_space import DiskSpace
 
 log = logging.getLogger("server")
 
@@ -41,6 +43,7 @@ class Maintenance:
         memory_limits: MemoryLimits,
         check_clock: Callable[[], None],
         reports_wal: Path,
+        disk: DiskSpace,
     ) -> None:
         """`check_clock` is called in each round.
 
@@ -55,6 +58,7 @@ class Maintenance:
         self._memory_limits = memory_limits
         self._check_clock = check_clock
         self._reports_wal = reports_wal
+        self._disk = disk
         self._wal_written = 0
         self._commits = 0
         self._round_end: asyncio.Future[None] | None = None
@@ -94,6 +98,8 @@ class Maintenance:
 
     async def _run_round(self, rounds: int) -> None:
         self._check_clock()
+        with contextlib.suppress(OSError):  # the rest is due none the less
+            await asyncio.get_running_loop().run_in_executor(self.executor, self._disk.measure)
         if rounds % _REAP_EVERY_ROUNDS == 0:
             self._orphans.reap()
         if rounds % _ROTATE_EVERY_ROUNDS == 0:

@@ -39,6 +39,7 @@ from supervisor.processes.usage import MemoryLimits
 from supervisor.pubsub import PubSub
 from supervisor.scheduling import BackgroundTasks, seconds_until
 from supervisor.systemd import Systemd
+from supervisor.tracker.disk_space import DiskSpace
 from supervisor.tracker.ingest import MAX_QUEUED_UPLOADS
 from supervisor.tracker.service import Tracker
 from supervisor.tracker.store import open_store, store_location
@@ -118,11 +119,13 @@ class Services:
         self.supervision = supervision = Supervision(settings, clock, instance, records, history, publish)
         context = supervision.context
         upload_pool = WorkerPool(settings.server.workers, context.children, instance, os.environ, MAX_QUEUED_UPLOADS)
-        self.tracker = Tracker(settings, clock, runs, self.sharing, upload_pool)
+        self.disk = DiskSpace(self.data_dir, settings.server.storage.min_free)
+        self.disk.measure()
+        self.tracker = Tracker(settings, clock, runs, self.sharing, upload_pool, self.disk)
         self.charts = Charts(
             settings, self.data_dir, context.children, instance, context.environment, choose_cluster, clock
         )
-        self.maintenance = _maintenance(supervision, self.data_dir / "tracker.db-wal")
+        self.maintenance = _maintenance(supervision, self.data_dir / "tracker.db-wal", self.disk)
 
     def _join_nodes(self, instance: str, runs: PubSub[RunUpdate]) -> Sharing:
         """Joins the nodes that share a database."""
@@ -289,7 +292,7 @@ def _open_stores(settings: Config, stack: contextlib.AsyncExitStack) -> tuple[st
     return instance, records
 
 
-def _maintenance(supervision: Supervision, reports_wal: Path) -> Maintenance:
+def _maintenance(supervision: Supervision, reports_wal: Path, disk: DiskSpace) -> Maintenance:
     return Maintenance(
         supervision.context.orphans,
         supervision.event_writer,
@@ -297,4 +300,5 @@ def _maintenance(supervision: Supervision, reports_wal: Path) -> Maintenance:
         MemoryLimits(supervision.fleet),
         supervision.scheduler.check_clock,
         reports_wal,
+        disk,
     )

@@ -291,6 +291,8 @@ class Readiness:
     loop: Literal["UP"] = "UP"
     charts: Mapping[str, bool] = field(kw_only=True)
     """By group, whether it is available."""
+    disk: Literal["UP", "LOW"] = field(default="UP", kw_only=True)
+    """LOW: less than `server.storage.min-free` is free, so uploads are refused."""
 
 
 def length(micros: int) -> str:

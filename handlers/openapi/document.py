@@ -37,6 +37,7 @@ _DESCRIPTIONS = {
     502: "The cluster, the repository, the registry or the hub failed",
     503: "Shutting down, at capacity, or not installed; retry later",
     504: "The time limit was exceeded",
+    507: "Too little space is free on the disk",
 }
 _HEADERS: Mapping[int, Mapping[str, str]] = {
     401: {"WWW-Authenticate": "Bearer"},

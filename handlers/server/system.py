@@ -50,16 +50,18 @@ def health(handler: Base, _: NoInputs) -> Health:
 
 
 async def readiness(handler: Base, _: NoInputs) -> Readiness:
-    """Reports whether the store can be written and the event loop is not delayed."""
+    """Reports whether the store can be written, the disk has space and the event loop is not delayed."""
     services = handler.services
     await handler.charts.settle()
     if handler.supervision.event_writer.failing:
         raise Unavailable("the store cannot be written")
+    if services.disk.is_full:
+        raise Unavailable(services.disk.shortage)
     if services.sharing is not None and not services.sharing.is_connected:
         raise Unavailable("the shared database is unavailable")
     if services.maintenance.is_stalled:
         raise Unavailable("the event loop was delayed by more than a second")
-    return Readiness(charts=handler.charts.groups())
+    return Readiness(charts=handler.charts.groups(), disk="LOW" if services.disk.is_low else "UP")
 
 
 class Collector:

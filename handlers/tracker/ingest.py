@@ -248,7 +248,7 @@ class Ingest(Base):
     operations: ClassVar = {
         "POST": Operation(
             None, "POST", "/ingest", "Upload test and coverage reports", UploadParts, None, IngestResult, 201,
-            error_statuses=[415], name="ingest",
+            error_statuses=[415, 507], name="ingest",
         )
     }  # fmt: skip
 

@@ -75,6 +75,12 @@ class WorkerProcesses:
 
 
 @frozen
+class Storage:
+    min_free: Annotated[Size, parsers.at_least(0)] | None = None
+    """None: 256 MiB, or 5 % of the file system where that is less."""
+
+
+@frozen
 class Server:
     address: Annotated[tuple[Host, ...], parsers.addresses] = ("127.0.0.1",)
     """Empty: no TCP."""
@@ -96,6 +102,7 @@ class Server:
     secret_key_file: Path | None = None
     outbound: Outbound = Outbound()
     workers: WorkerProcesses = WorkerProcesses()
+    storage: Storage = Storage()
 
     @property
     def control_socket(self) -> str | None:

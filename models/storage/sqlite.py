@@ -123,6 +123,11 @@ class SqliteStore(peewee.SqliteDatabase, Store):
             with work:
                 yield
 
+    def rollback(self) -> None:
+        """Does nothing where SQLite has rolled back by itself, as on a full disk: that error is the one to report."""
+        if self.connection().in_transaction:
+            super().rollback()
+
     def version(self) -> tuple[int, int]:
         (others,) = self.execute_sql("PRAGMA data_version").fetchone()
         return others, self.connection().total_changes
@@ -240,6 +245,11 @@ class Either(peewee.DatabaseProxy):
 
     def run_with_timeout(self, work: Callable[[], Result], seconds: float) -> Result:
         return self.obj.run_with_timeout(work, seconds)
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether a statement failed because the disk, or the quota, is full."""
+    return str(error) == "database or disk is full"  # SQLite's text of SQLITE_FULL; Peewee drops the code
 
 
 def storable(text: str) -> str:

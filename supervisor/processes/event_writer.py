@@ -16,6 +16,7 @@ from typing import Any
 import peewee
 
 from models.errors import Unavailable
+from models.storage.sqlite import is_disk_full
 from models.supervision import events, log_marks, runs
 from models.supervision import record as supervised
 from models.supervision.events import Entry
@@ -57,6 +58,7 @@ class EventWriter:
         self._written: asyncio.Future[None] | None = None
         self._retry = 0.0
         self._is_reported = False
+        self._is_disk_full = False
         self.commits = 0
         """Number of commits; maintenance resets it."""
 
@@ -191,6 +193,7 @@ class EventWriter:
         return True
 
     def _retry_later(self, error: Exception) -> None:
+        self._is_disk_full = is_disk_full(error)
         self._retry = min(max(self._retry * 2, _FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS)
         if self._retry > _FAILING_AFTER_SECONDS and not self._is_reported:
             self._is_reported = True
@@ -203,7 +206,7 @@ class EventWriter:
         self.commits += 1
         if self._is_reported:
             log.warning("the store can be written again, %d changes were stored", count)
-        self._retry, self._is_reported = 0.0, False
+        self._retry, self._is_reported, self._is_disk_full = 0.0, False, False
         if self._entries or any(self._changes):
             self._flush_soon()
             return
@@ -234,6 +237,12 @@ class EventWriter:
         return name in self._records or any(entry.process == name for entry in self._entries)
 
     async def ensure_stored(self) -> None:
-        """Called before a response. Raises `Unavailable` where the store fails for five seconds."""
-        if not await self.stored_within(_ENSURE_STORED_SECONDS):
-            raise Unavailable("the operation was done, but the store cannot be written now, so it may be lost")
+        """Called before a response. Raises `Unavailable` where the store fails for five seconds.
+
+        A full disk is reported at once: a lock ends soon, but that does not.
+        """
+        if await self.stored_within(_STORED_SOON_SECONDS):
+            return
+        if self._is_disk_full or not await self.stored_within(_ENSURE_STORED_SECONDS - _STORED_SOON_SECONDS):
+            why = "because the disk is full" if self._is_disk_full else "now"
+            raise Unavailable(f"the operation was done, but the store cannot be written {why}, so it may be lost")

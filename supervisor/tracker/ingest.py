@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import secrets
 import shutil
@@ -19,7 +20,8 @@ from attrs import asdict, evolve
 
 from models.accounts.accounts import Credential, User
 from models.config.settings import Config
-from models.errors import Failed, Unavailable
+from models.errors import Failed, InsufficientStorage, Problem, Unavailable
+from models.storage.sqlite import is_disk_full
 from models.tracker.files.attachment_files import StagedFile
 from models.tracker.reports.staging import BadStaging, check
 from models.tracker.reports.upload_folder import (
@@ -38,6 +40,7 @@ from models.tracker.runs.store import Attached, Stored, Upload
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.tracker.attachments import Attachments
+from supervisor.tracker.disk_space import DiskSpace
 from supervisor.workers.pool import WorkerPool
 from supervisor.workers.process import Job
 
@@ -68,14 +71,19 @@ class Ingest:
         publish: Callable[[RunUpdate], None],
         attachments: Attachments,
         pool: WorkerPool,
+        disk: DiskSpace,
     ) -> None:
-        """`publish` is called on the loop for each stored upload, after its commit. `pool` reads the uploads."""
+        """`publish` is called on the loop for each stored upload, after its commit.
+
+        `pool` reads the uploads, if `disk` has space.
+        """
         self._folder = folder.absolute()  # worker processes have another current folder
         self._settings = settings
         self._clock = clock
         self._publish = publish
         self._attachments = attachments
         self._pool = pool
+        self._disk = disk
         limits = settings.tracker.limits
         self._max_rows_bytes = 2 * limits.inflated_request + _MAX_SOURCE_ROWS_BYTES
         self._spoolers = ThreadPoolExecutor(_MAX_CONCURRENT_WRITERS, "spool")
@@ -103,10 +111,18 @@ class Ingest:
         return self._folder / secrets.token_hex(8)
 
     async def spool(self, work: Callable[[], Result]) -> Result:
-        """Runs work on the files of a request in a worker. Raises `Unavailable` for an `OSError`."""
+        """Runs work on the files of a request in a worker.
+
+        Raises `InsufficientStorage` where too little space is free, `Unavailable` for an `OSError`.
+        """
         self._check_open()
+
+        def checked() -> Result:
+            self._disk.check()
+            return work()
+
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._spoolers, work)
+            return await asyncio.get_running_loop().run_in_executor(self._spoolers, checked)
         except OSError as error:
             raise _not_stored(error) from None
 
@@ -291,6 +307,8 @@ def _stopping() -> Unavailable:
     return Unavailable("pilothouse is stopping")
 
 
-def _not_stored(error: Exception) -> Unavailable:
+def _not_stored(error: Exception) -> Problem:
     log.error("an upload could not be stored: %s", error)
-    return Unavailable(f"the reports cannot be stored now: {reason(error)}")
+    is_full = is_disk_full(error) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
+    kind = InsufficientStorage if is_full else Unavailable
+    return kind(f"the reports cannot be stored now: {reason(error)}")

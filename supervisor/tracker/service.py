@@ -19,6 +19,7 @@ from supervisor.clock import Clock
 from supervisor.pubsub import PubSub
 from supervisor.scheduling import BackgroundTasks
 from supervisor.tracker.attachments import Attachments
+from supervisor.tracker.disk_space import DiskSpace
 from supervisor.tracker.forge_sources import ForgeSources
 from supervisor.tracker.ingest import Ingest
 from supervisor.tracker.retention import Retention
@@ -34,9 +35,15 @@ class Tracker:
     """Uploads, their retention, and source files from forges."""
 
     def __init__(
-        self, config: Config, clock: Clock, updates: PubSub[RunUpdate], sharing: Sharing | None, pool: WorkerPool
+        self,
+        config: Config,
+        clock: Clock,
+        updates: PubSub[RunUpdate],
+        sharing: Sharing | None,
+        pool: WorkerPool,
+        disk: DiskSpace,
     ) -> None:
-        """The store is open. `updates` has the changes of runs. `pool` reads the uploads.
+        """The store is open. `updates` has the changes of runs. `pool` reads the uploads, if `disk` has space.
 
         `sharing` is given where several nodes share the database: then the changes of this node come from there too.
         """
@@ -50,7 +57,7 @@ class Tracker:
         self.updates.subscribe(self.retention.notice)
         self.forges = ForgeSources(config)
         publish = (lambda _: None) if sharing else updates.publish
-        self.ingest = Ingest(data_dir / "incoming", config, clock, publish, self.attachments, pool)
+        self.ingest = Ingest(data_dir / "incoming", config, clock, publish, self.attachments, pool, disk)
 
     def start(self, tasks: BackgroundTasks) -> None:
         """Begins the background work."""

@@ -94,6 +94,7 @@ DEFAULTS: dict[str, object] = {
     "server.outbound.max-answer": MIB,
     "server.workers.processes": 2,
     "server.workers.idle": 60,
+    "server.storage.min-free": None,
     "supervisor.node-name": None,
     "supervisor.description": "",
     "supervisor.auto-start": True,

@@ -185,9 +185,14 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def fill_disk(disk: Path) -> Path:
-    """Fills a disk with one file, and returns that file."""
+def fill_disk(disk: Path, leave: int = 0) -> Path:
+    """Fills a disk with one file, except for `leave` bytes, and returns that file."""
     filler = disk / "filler"
+    if leave:
+        found = os.statvfs(disk)
+        with filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - leave)
+        return filler
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * 1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,9 @@ from fault_injection import (
     upload_request,
 )  # fmt: skip
 from uploads import query_store
+from users import PASSWORD, log_in
+
+ADMIN = {"security": {"admin-password": PASSWORD}}
 
 
 @pytest.fixture
@@ -83,7 +87,7 @@ def test_on_a_full_disk_every_caller_gets_the_reason_and_acknowledged_data_stays
             for request, answer in zip(
                 writes(repository), ParallelRequests(server, writes(repository)).start().answers(), strict=True
             ):
-                message = check_failure(answer, 500, 503)
+                message = check_failure(answer, 500, 503, 507)
                 assert "full" in message or "space" in message or "written" in message, (request[1], message)
             assert server.status("other") == "running"  # supervision continues; only its history waits
             check_reads(server)
@@ -92,6 +96,55 @@ def test_on_a_full_disk_every_caller_gets_the_reason_and_acknowledged_data_stays
             wait_for_cleanup(server, disk / "temp")
             server.do("stop", "other")
             check_all_writes(server, repository)
+        finally:
+            server.close()
+
+
+def test_full_disk_is_reported_before_anything_is_written(serve: Serve, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "3m") as disk:
+        server = serve({"web": SLEEPER, "other": SLEEPER}, wait=False, server={"data-dir": str(disk / "data")})
+        server.data = disk / "data"
+        try:
+            server.start()
+            assert (server.get("/readyz").json["store"], server.get("/readyz").json["disk"]) == ("UP", "UP")
+            filler = fill_disk(disk)
+            answer = wait_for(lambda: (found := server.get("/readyz")).status == 503 and found)
+            assert "the disk of the data directory is full" in answer.text
+            assert "the disk of the data directory is full" in server.log.read_text()
+            began = time.monotonic()
+            message = check_failure(server.do("start", "web"), 503)
+            assert time.monotonic() - began < 3  # it waited 5 s
+            assert "the disk is full" in message
+            assert server.status("web") == "running"
+            filler.unlink()
+            wait_for(lambda: server.get("/readyz").status == 200)
+            assert "has enough free space again" in server.log.read_text()
+        finally:
+            server.close()
+
+
+@pytest.mark.parametrize("min_free", ["2M", None])
+def test_uploads_are_refused_with_too_little_free_space_and_all_else_continues(
+    serve: Serve, tmp_path: Path, min_free: str | None
+) -> None:
+    storage = {"storage": {"min-free": min_free}} if min_free else {}
+    with small_disk(tmp_path / "disk", "40m") as disk:
+        server = serve({"web": SLEEPER}, wait=False, server={"data-dir": str(disk / "data"), **storage}, tracker=ADMIN)
+        server.data = disk / "data"
+        try:
+            server.start()
+            assert send_prepared(server, upload_request("before")).status == 201
+            filler = fill_disk(disk, leave=1024 * 1024)
+            answer = send_prepared(server, upload_request("refused"))
+            assert answer.status == 507, answer
+            assert "1.0 MiB free; server.storage.min-free is 2.0 MiB" in answer.json["detail"]
+            assert server.get("/readyz").json["disk"] == "LOW"
+            assert "server.storage.min-free" in server.log.read_text()
+            assert server.do("start", "web").status == 200
+            assert log_in(server)  # a new session is stored
+            filler.unlink()
+            assert send_prepared(server, upload_request("after")).status == 201
+            assert query_store(server, "SELECT name FROM project ORDER BY id") == [("before",), ("after",)]
         finally:
             server.close()
 

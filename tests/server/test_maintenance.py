@@ -12,6 +12,7 @@ import pytest
 from models.supervision.tables import database
 from models.tracker.tables import reports
 from supervisor.maintenance import Maintenance
+from supervisor.tracker.disk_space import DiskSpace
 
 if TYPE_CHECKING:
     from supervisor.processes.event_writer import EventWriter
@@ -61,7 +62,7 @@ def test_checkpoint_with_begin_makes_the_first_write_to_the_log(wal: Path) -> No
 def make_maintenance(folder: Path) -> Maintenance:
     nothing: Any = None
     wal, writer = folder / "tracker.db-wal", cast("EventWriter", CommitCounter())
-    return Maintenance(nothing, writer, nothing, nothing, lambda: None, wal)
+    return Maintenance(nothing, writer, nothing, nothing, lambda: None, wal, DiskSpace(folder, 0))
 
 
 def restarts_log(maintenance: Maintenance, wal: Path, commits: int, round_number: int = 1) -> bool:

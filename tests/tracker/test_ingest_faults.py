@@ -208,7 +208,7 @@ def test_file_size_limit_is_503_and_leaves_no_files(serve: Serve, size: str) -> 
 
 
 @pytest.mark.needs(MOUNTING)
-def test_full_disk_is_503_and_later_uploads_succeed(serve: Serve) -> None:
+def test_full_disk_is_507_and_later_uploads_succeed(serve: Serve) -> None:
     server = serve(wait=False)
     server.data.mkdir(mode=0o700)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(server.data)], check=True)
@@ -216,7 +216,7 @@ def test_full_disk_is_503_and_later_uploads_succeed(serve: Serve) -> None:
         server.start()
         upload(server, ("project", "before"), JUNIT)
         large = "<testsuite>" + "<testcase name='x'/>" * 200_000 + "</testsuite>"
-        check_problem(post(server, ("project", "full"), ("junit", large)), 503, INGEST, has_timestamp=False)
+        check_problem(post(server, ("project", "full"), ("junit", large)), 507, INGEST, has_timestamp=False)
         wait_for(lambda: not incoming_files(server))
         assert query_store(server, "SELECT name FROM project") == [("before",)]
         assert upload(server, ("project", "after"), JUNIT)["tests"] == 1

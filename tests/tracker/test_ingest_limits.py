@@ -34,6 +34,7 @@ from supervisor.children.child import Children
 from supervisor.clock import Clock
 from supervisor.tracker import ingest
 from supervisor.tracker.attachments import Attachments
+from supervisor.tracker.disk_space import DiskSpace
 from supervisor.workers.pool import WorkerPool
 
 KIB = 1024
@@ -232,7 +233,7 @@ async def read_large(folder: Path, then: Callable[[ingest.Ingest], Awaitable[Non
     clock, children = Clock(), Children()
     attachments = Attachments(folder / "attachments", Config().tracker.attachments, clock, asyncio.to_thread)
     pool = WorkerPool(WorkerProcesses(), children, "test", os.environ, 10)
-    made = ingest.Ingest(folder / "incoming", Config(), clock, lambda _: None, attachments, pool)
+    made = ingest.Ingest(folder / "incoming", Config(), clock, lambda _: None, attachments, pool, DiskSpace(folder, 0))
     try:
         made.sweep()
         request = made.folder()
