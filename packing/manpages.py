@@ -119,7 +119,7 @@ def _block(block: str) -> str:
         return "".join(_row(*rows) for rows in _rows(block))
     if block.startswith("- "):
         return "".join(
-            f".IP \\(bu 2\n{inline(' '.join(item.split()))}\n" for item in re.split(r"^- ", block, flags=re.M)[1:]
+            f".IP \\[bu] 2\n{inline(' '.join(item.split()))}\n" for item in re.split(r"^- ", block, flags=re.M)[1:]
         )
     return f".PP\n{inline(' '.join(block.split()))}\n"
 
