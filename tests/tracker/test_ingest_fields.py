@@ -493,3 +493,9 @@ def test_an_unknown_part_is_a_warning_that_names_the_known_ones(server: Server) 
 def test_expected_uploads_need_a_run_key(server: Server) -> None:
     answer = post(server, ("project", "expected"), ("expectedUploads", "2"), JUNIT)
     assert (answer.status, "runKey" in answer.json["detail"]) == (400, True)
+
+
+def test_at_most_ten_unknown_parts_are_named(server: Server) -> None:
+    unknown = [part(f"odd{number}", "x") for number in range(50)]
+    answer = send(server, body([part("project", "odd parts"), *unknown, part("junit", junit(passed=1), "a.xml")]))
+    assert [warning.split()[1] for warning in answer.json["warnings"]] == [f"odd{number}" for number in range(10)]
