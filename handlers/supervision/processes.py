@@ -206,7 +206,7 @@ OPERATIONS = [
     ),
     _control(
         "process_start", "POST", "/processes/start/{name}", "Start one process", NamedProcess, start,
-        error_statuses=[400, 500],
+        error_statuses=[400, 409, 500],
     ),
     _control(
         "process_stop", "POST", "/processes/stop/{name}", "Stop one process", NamedProcess, stop,
@@ -214,7 +214,7 @@ OPERATIONS = [
     ),
     _control(
         "process_restart", "POST", "/processes/restart/{name}", "Restart one process", NamedProcess, restart,
-        error_statuses=[400, 404, 500],
+        error_statuses=[400, 404, 409, 500],
     ),
     _control(
         None, "POST", "/processes/group/start", "Start all processes", NoInputs, start_all,

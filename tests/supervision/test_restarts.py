@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,21 @@ def test_process_stays_failed_to_start_after_its_start_retries(
         assert server.status("p") == "failed_to_start"
     if retries:
         assert f"p: restart limit reached ({starts} failed starts in a row)" in server.log.read_text()
+
+
+@pytest.mark.parametrize(("verb", "second"), [("restart", "restart"), ("start", "stop")])
+def test_start_that_a_later_call_ends_is_a_conflict(serve: Serve, verb: str, second: str) -> None:
+    server = serve({"slow": {"command": ["sleep", "60"], "start-seconds": 30}})
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(server.do, verb, "slow")
+        wait_for(lambda: server.status("slow") == "starting" and server.info("slow")["pid"])
+        last = pool.submit(server.do, second, "slow")
+        answer = first.result(30)
+        assert (answer.status, answer.json["message"]) == (409, "slow was stopped while it was starting")
+        server.do("stop", "slow")
+        last.result(30)
+    statuses = server.get("/v3/api-docs").json["paths"][f"/api/v1/processes/{verb}/{{name}}"]["post"]["responses"]
+    assert "409" in statuses
 
 
 WAITING = {"command": "false", "restart": "on-failure", "restart-delay": "300ms", "restart-max-delay": "300ms"}

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from typing import Any, TypeVar
 
-from models.errors import Failed, Problem
+from models.errors import Conflict, Failed, Problem
 from models.supervision.process import Status
 from models.supervision.runs import Cause
 from supervisor.scheduling import retrieve_exception
@@ -47,7 +47,7 @@ class StartAttempt:
         self.spawned: asyncio.Task[None] | None = None
         """The spawn. It is completed even where the caller is cancelled: there is never half a start."""
         self.outcome: asyncio.Future[None] = loop.create_future()
-        """Done when the process is running; holds `Failed` where it is not."""
+        """Done when the process is running; holds `Failed` or `Conflict` where it is not."""
         self.outcome.add_done_callback(retrieve_exception)  # the caller may have left
         self._name = name
         self._called_off: asyncio.Future[None] = loop.create_future()
@@ -111,9 +111,16 @@ class StartAttempt:
             self.outcome.set_result(None)
 
     def fail(self, message: str) -> None:
+        self._end_with(Failed(message, "START_FAILED"))
+
+    def stop(self) -> None:
+        """A stop or restart ends the process while it is starting: the state has changed, nothing has failed."""
+        self._end_with(Conflict(f"{self._name} was stopped while it was starting", "START_FAILED"))
+
+    def _end_with(self, problem: Problem) -> None:
         self.phase = Phase.DONE
         if not self.outcome.done():
-            self.outcome.set_exception(Failed(message, "START_FAILED"))
+            self.outcome.set_exception(problem)
 
 
 class StartCalledOff(Failed):

@@ -377,7 +377,7 @@ class Process:
         if self.status is not Status.STOPPING:
             self.state.become(Status.STOPPING, wanted=wanted)
         if self.starts.latest is not None:
-            self.starts.latest.fail(f"{self.name} was stopped while it was starting")
+            self.starts.latest.stop()
         self.hooks.call_off(request, START_POST)
         end = self._context.clock.since_boot() + instance.spec.stop_timeout
         await self.hooks.run_stop_pre(instance, request)
