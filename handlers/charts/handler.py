@@ -71,6 +71,7 @@ class ChartHandler(Base):
     names: ClassVar[Sequence[str]]
     work: Work | None = None
     parts: Parts | None = None
+    _max_json_bytes = SMALL_BODY_BYTES
     is_complete = False
     """Whether the whole request has been received."""
 
@@ -128,6 +129,8 @@ class ChartHandler(Base):
             self.fault = Failed(f"the request could not be stored: {error.strerror}")
 
     def _expect_body(self) -> None:
+        if self.operation.has_values:
+            self._max_json_bytes = MAX_JSON_BYTES
         content_type = self.request.headers.get("Content-Type", "")
         if self.operation.is_multipart:
             assert self.work is not None
@@ -144,9 +147,8 @@ class ChartHandler(Base):
         """Receives the next bytes of the body. Raises `Problem`, on which the rest is dropped."""
         if self.fault is not None:
             raise self.fault
-        limit = MAX_JSON_BYTES if self.operation.has_values else SMALL_BODY_BYTES
-        if self.parts is None and len(self.content) + len(chunk) > limit:
-            raise TooLarge(f"the body is larger than {limit} bytes")
+        if self.parts is None and len(self.content) + len(chunk) > self._max_json_bytes:
+            raise TooLarge(f"the body is larger than {self._max_json_bytes} bytes")
         try:
             self._take(chunk)
         except OSError as error:

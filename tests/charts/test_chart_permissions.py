@@ -138,6 +138,11 @@ def test_unknown_routes_are_404_or_405_before_permissions_are_checked(servers: d
     assert answer.headers["Allow"] == "POST, DELETE, OPTIONS"
 
 
+def test_options_with_a_body_is_answered(servers: dict[str, Server]) -> None:
+    answer = servers["READ_ONLY"].ask("OPTIONS", "/api/v1/charts/create", b'{"name": "0"}')
+    assert (answer.status, answer.headers["Allow"]) == (204, "POST, OPTIONS")
+
+
 def test_the_api_key_is_compared_as_bytes(serve: Serve) -> None:
     server = serve(svc={"security": {"mode": "FULL", "api-key": "schlüssel"}})
     sent = {"X-API-Key": "schlüssel".encode().decode("latin-1")}

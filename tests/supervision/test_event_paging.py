@@ -244,5 +244,5 @@ def test_events_can_be_sorted_by_the_five_specified_fields_only(server: Server, 
     assert "sortBy" in check_error(server.get(f"{EVENTS}?sortBy={sort}"), 400, EVENTS)["message"]
 
 
-def test_thousands_of_unknown_parameters_are_ignored(server: Server) -> None:
-    assert json_body(server.get(f"{EVENTS}?{'a=1&' * 5000}size=1"))["size"] == 1
+def test_hundreds_of_unknown_parameters_are_ignored(server: Server) -> None:
+    assert json_body(server.get(f"{EVENTS}?{'a=1&' * 999}size=1"))["size"] == 1

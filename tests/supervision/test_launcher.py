@@ -44,7 +44,7 @@ def test_variable_of_an_env_file_of_the_user_is_obeyed_by_the_command_only(serve
 
 
 def test_launcher_knows_no_variable_of_the_server(serve: Serve) -> None:
-    server = serve(environ={"SECRET": "hunter2", **PRELOADED})
+    server = serve({"web": {"command": "true", "nice": 5}}, environ={"SECRET": "hunter2", **PRELOADED})
     names = {
         entry.split(b"=")[0] for entry in Path(f"/proc/{launcher_of(server.pid)}/environ").read_bytes().split(b"\0")
     }

@@ -109,7 +109,7 @@ LARGE: dict[str, tuple[str, Callable[[int], Iterator[str]], int]] = {
     "one suite": ("tests", pytest_like, 100_000),
     "many suites": ("tests", surefire_like, 100_000),
     "one output": ("tests", one_output, 300_000),
-    "CTRF": ("tests", ctrf, 100_000),
+    "CTRF": ("tests", ctrf, 90_000),
     "go test": ("tests", go, 100_000),
     "JaCoCo in a group": ("coverage", jacoco, 100_000),
     "Cobertura": ("coverage", cobertura, 100_000),
