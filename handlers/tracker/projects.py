@@ -113,6 +113,11 @@ class NewSettings:
         "Flags whose coverage is carried forward; `*`: all", type="array", items={"type": "string"}
     )
     carry_forward_max_age: Any = _setting("In seconds; older coverage is not carried", type="number", minimum=0)
+    required_flags: Any = _setting(
+        "Flags of which every commit must have a run", type="array", items={"type": "string"}
+    )
+    max_test_drop_pct: Any = _percent("A larger share of missing tests fails the gate")
+    fail_on_any_failure: Any = _setting("Whether any failing test fails the gate", type="boolean")
     perf_max_latency_increase_pct: Any = _percent(
         "A larger increase of the 95th percentile fails the gate", settings.MAX_INCREASE_PCT
     )

@@ -35,7 +35,7 @@ from models.tracker.gate import commit_gate
 from models.tracker.gate.quality_gate import verdict
 from models.tracker.reports.base import CaseStatus
 from models.tracker.runs import attempts, comparison, run_tests, store
-from models.tracker.runs.kept_answers import State, state_of_pair, state_of_project_named, state_of_run
+from models.tracker.runs.kept_answers import State, state_of_gate, state_of_pair, state_of_run
 from models.tracker.runs.run_tests import TestFilter
 
 
@@ -153,16 +153,17 @@ async def gate_verdict(handler: Base, request: GateRequest) -> object:
     branch = request.branch
     if commit is None and branch is None:
         raise Invalid("one of commit and branch is required")
+    settings, now = handler.config.tracker.quality_gate, handler.clock.now()
+    late = now - round(handler.config.tracker.runs.incomplete_after * attempts.MICROSECONDS)
 
     def judged() -> GateVerdict:
         project = visibility.named(user, name)
         found = commit_gate.find(project, commit, branch, flag)
-        settings = handler.config.tracker.quality_gate
-        judged = commit_gate.judge(found.newest, project, settings, aggregate=flag is None, branch=found.branch)
+        judged = commit_gate.judge(found.newest, project, settings, flag is None, found.branch, late)
         return serializers.gate_verdict(project, judged)
 
     key = ("gate", name, commit, branch, flag)
-    return await answer_kept(handler, key, lambda: state_of_project_named(user, name), judged)
+    return await answer_kept(handler, key, lambda: state_of_gate(user, name, settings, now), judged)
 
 
 @http_message

@@ -289,6 +289,9 @@ class QualityGate:
     aggregate_flags: bool = True
     carry_forward_flags: tuple[Annotated[str, parsers.flag_name], ...] = ()
     carry_forward_max_age: Span = Seconds(30 * DAY)
+    required_flags: tuple[Annotated[str, parsers.flag_name], ...] = ()
+    max_test_drop_pct: Percent | None = None
+    fail_on_any_failure: bool = False
     perf_max_latency_increase_pct: Increase | None = None
     perf_max_throughput_drop_pct: Percent | None = None
     perf_max_error_pct: Percent | None = None

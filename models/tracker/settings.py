@@ -29,6 +29,9 @@ def read(form: Mapping[str, str]) -> dict[str, Any]:
         "min_line_coverage": _percent,
         "max_coverage_drop_pct": _percent,
         "fail_on_new_failures": _boolean,
+        "required_flags": _listed_flags,
+        "max_test_drop_pct": _percent,
+        "fail_on_any_failure": _boolean,
     }
     return {
         name: reader(name, form[name].strip()) if form[name].strip() else None
@@ -37,9 +40,12 @@ def read(form: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-_BOOLEAN_COLUMNS = {"fail_on_new_failures", "fail_on_no_tests", "fail_on_missing_coverage", "aggregate_flags"}
+_BOOLEAN_COLUMNS = {
+    "fail_on_new_failures", "fail_on_no_tests", "fail_on_missing_coverage", "aggregate_flags", "fail_on_any_failure",
+}  # fmt: skip
+_FLAG_COLUMNS = {"carry_forward_flags", "required_flags"}
 MAX_PATCH_LINES = 10**9
-MAX_CARRIED_FLAGS = 100
+MAX_LISTED_FLAGS = 100
 MAX_INCREASE_PCT = 10_000
 MAX_CARRY_SECONDS = 10 * 365 * 86_400
 
@@ -75,7 +81,7 @@ def _read_value(name: str, value: Any) -> Any:
         if value not in SOURCE_MODES:
             raise Invalid(f"{name} must be one of {', '.join(SOURCE_MODES)}, or null")
         return value
-    if name == "carry_forward_flags":
+    if name in _FLAG_COLUMNS:
         return _flags(name, value)
     highest = {
         "min_patch_lines": MAX_PATCH_LINES,
@@ -89,12 +95,16 @@ def _read_value(name: str, value: Any) -> Any:
 
 
 def _flags(name: str, value: Any) -> list[str]:
-    if not isinstance(value, list) or len(value) > MAX_CARRIED_FLAGS:
-        raise Invalid(f"{name} must be a list of at most {MAX_CARRIED_FLAGS} flags, or null")
+    if not isinstance(value, list) or len(value) > MAX_LISTED_FLAGS:
+        raise Invalid(f"{name} must be a list of at most {MAX_LISTED_FLAGS} flags, or null")
     try:
         return [parsers.flag_name(flag) if isinstance(flag, str) else parsers.flag_name("") for flag in value]
     except parsers.ValidationError as error:
         raise Invalid(f"{name}: {error}") from None
+
+
+def _listed_flags(name: str, text: str) -> list[str]:
+    return _flags(name, [flag.strip() for flag in text.split(",") if flag.strip()])
 
 
 def _line(name: str, text: str) -> str:

@@ -302,6 +302,14 @@ STEPS.append(
 """`first_at` and `first_id` are time and id of the first run of the commit on the branch: they order the commits of a
 branch (`baseline.py`). They stay when that run is deleted. `base_commit` is written with its run only."""
 
+STEPS.append(
+    [
+        "ALTER TABLE project ADD COLUMN required_flags TEXT",
+        "ALTER TABLE project ADD COLUMN max_test_drop_pct REAL",
+        "ALTER TABLE project ADD COLUMN fail_on_any_failure INTEGER",
+    ]
+)
+
 
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""
@@ -336,6 +344,8 @@ class Project(Table):
     fail_on_missing_coverage = Flag(null=True)
     aggregate_flags = Flag(null=True)
     carry_forward_flags = Names(null=True)
+    required_flags = Names(null=True)
+    fail_on_any_failure = Flag(null=True)
 
 
 class Run(Table):

@@ -393,13 +393,19 @@ def test_settings_are_changed_by_patch_and_null_inherits(server: Server, project
         records.add_member(made, owner, "OWNER")
         token = records.bearer(owner)
     path = f"{API}/projects/{made.id}/settings"
-    new = {"failOnNoTests": True, "carryForwardFlags": ["a", "b"], "minLineCoverage": 81.5, "aggregateFlags": False}
+    new = {
+        "failOnNoTests": True, "carryForwardFlags": ["a", "b"], "minLineCoverage": 81.5, "aggregateFlags": False,
+        "requiredFlags": ["unit", "ui"], "maxTestDropPct": 12.5, "failOnAnyFailure": True,
+    }  # fmt: skip
     answer = send(server, "PATCH", path, new, **token)
     assert answer.status == 200, answer
     assert {name: answer.json["qualityGate"][name] for name in new} == new
     cleared = send(server, "PATCH", path, dict.fromkeys(new), **token).json["qualityGate"]
-    assert [cleared[name] for name in new] == [False, [], None, True]
-    for bad in ({"minLineCoverage": 101}, {"failOnNoTests": 1}, {"carryForwardFlags": ["a,b"]}, {"minPatchLines": 1.5}):
+    assert [cleared[name] for name in new] == [False, [], None, True, [], None, False]
+    for bad in (
+        {"minLineCoverage": 101}, {"failOnNoTests": 1}, {"carryForwardFlags": ["a,b"]}, {"minPatchLines": 1.5},
+        {"requiredFlags": [""]}, {"maxTestDropPct": -1}, {"failOnAnyFailure": "yes"},
+    ):  # fmt: skip
         refused = send(server, "PATCH", path, bad, **token)
         assert check_problem(refused, 400, path, has_timestamp=False)["detail"].startswith(next(iter(bad)))
     assert "nonsense" in send(server, "PATCH", path, {"nonsense": 1}, **token).json["detail"]

@@ -105,6 +105,7 @@ def test_project_has_its_effective_thresholds_and_its_branches(server: Server) -
         "baseBranch": "main", "minLineCoverage": None, "maxCoverageDropPct": 2.5, "failOnNewFailures": True,
         "minPatchCoverage": None, "minPatchLines": 0, "failOnNoTests": False, "failOnMissingCoverage": False,
         "aggregateFlags": True, "carryForwardFlags": [], "carryForwardMaxAge": 30 * 86_400,
+        "requiredFlags": [], "maxTestDropPct": None, "failOnAnyFailure": False,
         "perfMaxLatencyIncreasePct": None, "perfMaxThroughputDropPct": None, "perfMaxErrorPct": None,
     }  # fmt: skip
 

@@ -403,15 +403,22 @@ def test_settings_override_the_global_ones_and_blank_restores_those(
         "baseBranch": "develop", "minLineCoverage": 55.5, "maxCoverageDropPct": 0, "failOnNewFailures": False,
         "minPatchCoverage": None, "minPatchLines": 0, "failOnNoTests": False, "failOnMissingCoverage": False,
         "aggregateFlags": True, "carryForwardFlags": [], "carryForwardMaxAge": 30 * 86_400,
+        "requiredFlags": [], "maxTestDropPct": None, "failOnAnyFailure": False,
         "perfMaxLatencyIncreasePct": None, "perfMaxThroughputDropPct": None, "perfMaxErrorPct": None,
     }  # fmt: skip
     verdict = server.get(f"/api/v1/runs/{run.id}/quality-gate").json
     assert [(rule["name"], rule["passed"]) for rule in verdict["rules"]] == [
         ("min-coverage", False), ("coverage-drop", False)
     ]  # fmt: skip
-    assert change_settings(server, admin, project, min_line_coverage="").status == 303
+    silence = {"required_flags": "unit, ui", "max_test_drop_pct": "5", "fail_on_any_failure": "true"}
+    assert change_settings(server, admin, project, min_line_coverage="", **silence).status == 303
     found = server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]
     assert (found["minLineCoverage"], found["baseBranch"]) == (None, "develop")
+    assert [found[name] for name in ("requiredFlags", "maxTestDropPct", "failOnAnyFailure")] == [
+        ["unit", "ui"],
+        5,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -423,6 +430,9 @@ def test_settings_override_the_global_ones_and_blank_restores_those(
         ("min_line_coverage", "nan"),
         ("max_coverage_drop_pct", "1e3"),
         ("fail_on_new_failures", "maybe"),
+        ("fail_on_any_failure", "1"),
+        ("max_test_drop_pct", "101"),
+        ("required_flags", "a, b\nc"),
         ("repo_url", "javascript:alert(1)"),
         ("repo_url", "https://"),
         ("base_branch", "a\nb"),

@@ -37,6 +37,9 @@ _NEWEST_OF_FLAGS = f"""
     SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY flag ORDER BY created_at DESC, id DESC) AS place, flag
         FROM counted_run WHERE {_OF_COMMIT}) AS runs
     WHERE place = 1 ORDER BY flag LIMIT :most"""  # noqa: S608 (constants)
+_FLAGS = f"SELECT DISTINCT flag FROM counted_run WHERE {_OF_COMMIT}"  # noqa: S608 (constants)
+_LATER_RULES = ("test-drop", "no-failures", "perf-")
+MAX_NAMED_FLAGS = 5
 _CARRIED = """
     SELECT id, flag FROM counted_run WHERE project_id = :project AND branch = :branch AND head_repo IS NULL
     AND state = 'COMPLETE' AND line_covered + line_missed > 0 AND created_at >= :since
@@ -67,10 +70,14 @@ class CommitVerdict:
     flags: Sequence[FlagStatus]
     patch_covered: int = 0
     patch_missed: int = 0
+    is_waiting: bool = False
+    """Whether a required flag may still come."""
 
     @property
     def complete(self) -> bool:
-        return all(flag.run.state == "COMPLETE" for flag in self.flags if flag.verdict is not None)
+        return not self.is_waiting and all(
+            flag.run.state == "COMPLETE" for flag in self.flags if flag.verdict is not None
+        )
 
 
 @frozen
@@ -131,11 +138,17 @@ def _full(project_id: int, commit: str) -> str:
 
 
 def judge(
-    newest: Run, project: Project, settings: QualityGate, aggregate: bool = True, branch: str | None = None
+    newest: Run,
+    project: Project,
+    settings: QualityGate,
+    aggregate: bool = True,
+    branch: str | None = None,
+    late: int | None = None,
 ) -> CommitVerdict:
     """Judges the commit of a run. Without `aggregate`, or with `aggregate-flags: false`, that run alone decides.
 
-    With `branch`, runs of the commit on other branches do not count.
+    With `branch`, runs of the commit on other branches do not count. `late`: a commit whose last upload was not after
+    this time waits for no required flag any more.
     """
     limits = quality_gate.thresholds(project, settings)
     runs = _runs_of_commit(newest, branch) if aggregate else [newest]
@@ -145,16 +158,46 @@ def judge(
         flags += [
             FlagStatus(run.flag, run, None) for run in _carried(newest, project, limits, {run.flag for run in runs})
         ]
-    own = verdicts[newest.id]
+    own, missing = verdicts[newest.id], _missing_flags(newest, limits, branch) if aggregate else []
+    is_waiting = bool(missing) and (late is None or max(run.updated_at for run in runs) > late)
+    required = [required_rule(missing, is_waiting)] if aggregate and limits.required_flags else []
     if not aggregate or not limits.aggregate_flags:
-        return CommitVerdict(newest, own, flags, newest.patch_covered or 0, newest.patch_missed or 0)
+        own = evolve(own, rules=_with_required(own.rules, required))
+        return CommitVerdict(newest, own, flags, newest.patch_covered or 0, newest.patch_missed or 0, is_waiting)
     found = patch.coverage([run.id for run in runs])
     rules = _rules(flags, verdicts)
     for place, rule in enumerate(rules):
         if rule.name == PATCH:
             counts = found.covered, found.missed, found.unknown
             rules[place] = evolve(quality_gate.patch_rule(limits, *counts, found.reason), flag=rule.flag)
-    return CommitVerdict(newest, evolve(own, rules=rules), flags, found.covered, found.missed)
+    own = evolve(own, rules=_with_required(rules, required))
+    return CommitVerdict(newest, own, flags, found.covered, found.missed, is_waiting)
+
+
+def _missing_flags(newest: Run, limits: Thresholds, branch: str | None) -> list[str]:
+    """The required flags without a run of the commit; a run without a commit stands alone."""
+    present = {newest.flag}
+    if limits.required_flags and newest.commit_sha is not None:
+        values = {"project": newest.project_id, "commit": newest.commit_sha, "branch": branch}
+        query = _FLAGS.format(only=_ON_BRANCH if branch is not None else "")
+        present.update(flag for (flag,) in reports.execute_sql(query, values))
+    return [flag for flag in dict.fromkeys(limits.required_flags) if flag not in present]
+
+
+def required_rule(missing: Sequence[str], is_waiting: bool) -> RuleInfo:
+    """The rule that every required flag has a run of the commit."""
+    if not missing:
+        return RuleInfo("required-flags", True, "all required flags have a run")
+    more = f" and {len(missing) - MAX_NAMED_FLAGS} more" if len(missing) > MAX_NAMED_FLAGS else ""
+    names = ", ".join(missing[:MAX_NAMED_FLAGS]) + more
+    return RuleInfo("required-flags", False, f"waiting for {names}" if is_waiting else f"no run of {names}")
+
+
+def _with_required(rules: Sequence[RuleInfo], required: Sequence[RuleInfo]) -> list[RuleInfo]:
+    """The rules with that on required flags at its place."""
+    places = (place for place, rule in enumerate(rules) if rule.name.startswith(_LATER_RULES))
+    place = next(places, len(rules))
+    return [*rules[:place], *required, *rules[place:]]
 
 
 def _runs_of_commit(newest: Run, branch: str | None) -> list[Run]:

@@ -29,6 +29,12 @@ NO_DIFF = "no diff was uploaded"
 _NAMES = """
     SELECT t.id, t.class_name, t.name FROM test t WHERE t.id IN (SELECT value FROM json_each(?)) AND NOT EXISTS
     (SELECT 1 FROM mark m WHERE m.project_id = t.project_id AND m.test_id = t.id AND m.status = 'QUARANTINED')"""
+_TESTS = "SELECT id, tests FROM run WHERE id IN (SELECT value FROM json_each(:runs))"
+_QUARANTINED = """
+    SELECT r.run_id, count(*) FROM mark m JOIN result r ON r.test_id = m.test_id
+    WHERE m.status = 'QUARANTINED' AND r.run_id IN (SELECT value FROM json_each(:runs))
+    AND m.project_id IN (SELECT project_id FROM run WHERE id IN (SELECT value FROM json_each(:runs)))
+    GROUP BY r.run_id"""
 
 
 @frozen
@@ -80,6 +86,9 @@ class Thresholds:
     aggregate_flags: bool
     carry_forward_flags: Sequence[str]
     carry_forward_max_age: float
+    required_flags: Sequence[str] = ()
+    max_test_drop_pct: float | None = None
+    fail_on_any_failure: bool = False
     perf_max_latency_increase_pct: float | None = None
     perf_max_throughput_drop_pct: float | None = None
     perf_max_error_pct: float | None = None
@@ -91,7 +100,20 @@ class RuleInfo:
     passed: bool
     detail: str
     flag: str | None = None
-    """Set where all flags of a commit are judged together."""
+    """Set where all flags of a commit are judged together; null for a rule of the commit."""
+
+
+_NO_TEST_BASELINE = RuleInfo("test-drop", True, "no baseline")
+
+
+@frozen
+class TestCount:
+    """The number of tests of a run, and of those among them that are quarantined."""
+
+    __test__ = False  # pytest must not take it for a test
+
+    tests: int
+    quarantined: int = 0
 
 
 @frozen
@@ -140,6 +162,7 @@ def verdicts(
     failed = {id for id, run in by_id.items() if run.status == "FAILED" and limits[id].fail_on_new_failures}
     new = _names_of_new_failures({id: bases.get(id) for id in failed})
     uploads = arrived(id for id, run in by_id.items() if run.expected_uploads is not None)
+    counted = _rules_of_tests(by_id, limits, bases)
     measured = perf.with_points(id for id in by_id if judges_perf(limits[id]) or limits[id].fail_on_no_tests)
     judged = {}
     for id, run in by_id.items():
@@ -153,6 +176,7 @@ def verdicts(
             reason = NO_DIFF if run.patch_covered is None else run.patch_reason
             applied.append(patch_rule(limits[id], *counts, reason))
         applied += presence_rules(limits[id], run, uploads.get(id, 0), id in measured)
+        applied += counted[id]
         if id in measured and judges_perf(limits[id]):
             applied += perf_rules(limits[id], settings.base_branch, id)
         judged[id] = Verdict(applied, delta, base)
@@ -187,7 +211,7 @@ def rules(
     if covered is not None and before is not None:
         applied.append(_drop(covered, before, limits.max_coverage_drop_pct))
     if limits.fail_on_new_failures:
-        applied.append(_failures(new_failures))
+        applied.append(_named("new-failures", "new failure(s)", new_failures, "no new failures"))
     return applied
 
 
@@ -223,6 +247,40 @@ def presence_rules(limits: Thresholds, run: Run | RunSummary, uploads: int, has_
     return applied
 
 
+def _rules_of_tests(
+    runs: Mapping[int, Run | RunSummary], limits: Mapping[int, Thresholds], bases: Mapping[int, Baseline]
+) -> dict[int, list[RuleInfo]]:
+    """By run, the rules `test-drop` and `no-failures`, where they are set."""
+    found: dict[int, list[RuleInfo]] = {id: [] for id in runs}
+    drops = {id: limit for id in runs if (limit := limits[id].max_test_drop_pct) is not None}
+    based = {id: bases[id].run_id for id in drops if id in bases}
+    counts = _counts({*based, *based.values()})
+    for id, limit in drops.items():
+        found[id].append(_test_drop(limit, counts[id], counts[based[id]]) if id in based else _NO_TEST_BASELINE)
+    strict = [id for id, run in runs.items() if limits[id].fail_on_any_failure]
+    names = _names_of_new_failures({id: None for id in strict if runs[id].status == "FAILED"})
+    for id in strict:
+        found[id].append(_named("no-failures", "failing test(s)", names.get(id, ()), "no failing tests"))
+    return found
+
+
+def _counts(runs: Collection[int]) -> dict[int, TestCount]:
+    if not runs:
+        return {}
+    ids = {"runs": json.dumps(list(runs))}
+    quarantined = dict(reports.execute_sql(_QUARANTINED, ids).fetchall())
+    return {id: TestCount(tests, quarantined.get(id, 0)) for id, tests in reports.execute_sql(_TESTS, ids)}
+
+
+def _test_drop(max_drop: float, now: TestCount, before: TestCount) -> RuleInfo:
+    """The rule on the number of tests. A renamed test counts before and now; a quarantined one is never missing."""
+    missing = max(0, (before.tests - before.quarantined) - (now.tests - now.quarantined))
+    lost = Fraction(100 * missing, before.tests) if before.tests else Fraction(0)
+    shown, allowed = _formatted(lost, decimal(max_drop))
+    detail = f"{now.tests} tests vs baseline {before.tests} ({missing} missing, {shown}%, max {allowed}%)"
+    return RuleInfo("test-drop", lost <= decimal(max_drop), detail)
+
+
 @lru_cache(1024)
 def _minimum(covered: Fraction | None, minimum: float) -> RuleInfo:
     if covered is None:
@@ -241,11 +299,10 @@ def _drop(covered: Fraction, before: Fraction, max_drop: float) -> RuleInfo:
     return RuleInfo("coverage-drop", drop <= decimal(max_drop), detail)
 
 
-def _failures(new_failures: Collection[str]) -> RuleInfo:
-    if not new_failures:
-        return RuleInfo("new-failures", True, "no new failures")
-    detail = f"{len(new_failures)} new failure(s): {', '.join(sorted(new_failures)[:MAX_NAMED_FAILURES])}"
-    return RuleInfo("new-failures", False, detail)
+def _named(rule: str, what: str, names: Collection[str], none: str) -> RuleInfo:
+    """The rule that there are none of these; the first are named."""
+    shown = ", ".join(sorted(names)[:MAX_NAMED_FAILURES])
+    return RuleInfo(rule, not names, f"{len(names)} {what}: {shown}" if names else none)
 
 
 def _formatted(one: Fraction, other: Fraction) -> tuple[str, str]:

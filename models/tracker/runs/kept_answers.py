@@ -10,6 +10,7 @@ from attrs import define, field
 
 from models.accounts.accounts import User
 from models.accounts.permissions import may_read
+from models.config.settings import QualityGate
 from models.errors import NotFound
 from models.paging import INT64, whole
 from models.tracker import queries
@@ -19,6 +20,7 @@ MAX_BYTES = 16 * 1024 * 1024
 """Of all answers together; one above a quarter of this is not kept."""
 _ENTRY_BYTES = 1024
 """Counted for each answer in addition to its bytes."""
+_MINUTE = 60_000_000
 
 Value = TypeVar("Value")
 
@@ -54,6 +56,13 @@ def state_of_pair(user: User | None, base: str, head: str) -> State:
 def state_of_project_named(user: User | None, name: str) -> State:
     """The state of the project of this name, which `user` may read. Raises `NotFound`."""
     return _state(user, _OF_NAME, name, queries.no_project)
+
+
+def state_of_gate(user: User | None, name: str, settings: QualityGate, now: int) -> State:
+    """As `state_of_project_named`; with required flags it changes every minute, because the wait for them ends."""
+    state = state_of_project_named(user, name)
+    own = state[_NAMES.index("required_flags")]
+    return (*state, now // _MINUTE) if (settings.required_flags if own is None else own) else state
 
 
 def _state(user: User | None, query: str, value: Value, missing: Callable[[Value], NotFound]) -> State:
