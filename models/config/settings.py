@@ -321,6 +321,7 @@ class Attachments:
     file: Bytes = Size(10 * MIB)
     per_run: Bytes = Size(100 * MIB)
     per_case: Count = 20
+    per_project: Bytes | None = None
     total: Bytes = Size(2048 * MIB)
     retain_days: Count0 = 14
 

@@ -311,6 +311,33 @@ STEPS.append(
 )
 
 
+STEPS.append(
+    [
+        "ALTER TABLE attachment ADD COLUMN project_id INTEGER",
+        "UPDATE attachment SET project_id = (SELECT r.project_id FROM run r WHERE r.id = attachment.run_id)",
+        "CREATE INDEX attachment_by_project ON attachment (project_id, id)",
+        "CREATE INDEX attachment_by_project_and_hash ON attachment (project_id, hash)",
+        "ALTER TABLE project ADD COLUMN attachment_bytes INTEGER NOT NULL DEFAULT 0",
+        "CREATE TABLE project_content (project_id INTEGER NOT NULL, hash TEXT NOT NULL, size INTEGER NOT NULL,"
+        " PRIMARY KEY (project_id, hash)) WITHOUT ROWID",
+        "CREATE TRIGGER project_content_counted AFTER INSERT ON project_content BEGIN"
+        " UPDATE project SET attachment_bytes = attachment_bytes + NEW.size WHERE id = NEW.project_id; END",
+        "CREATE TRIGGER project_content_removed AFTER DELETE ON project_content BEGIN"
+        " UPDATE project SET attachment_bytes = attachment_bytes - OLD.size WHERE id = OLD.project_id; END",
+        "CREATE TRIGGER attachment_shared AFTER INSERT ON attachment BEGIN"
+        " INSERT INTO project_content (project_id, hash, size) VALUES (NEW.project_id, NEW.hash, NEW.size)"
+        " ON CONFLICT (project_id, hash) DO NOTHING; END",
+        "CREATE TRIGGER attachment_unshared AFTER DELETE ON attachment BEGIN"
+        " DELETE FROM project_content WHERE project_id = OLD.project_id AND hash = OLD.hash AND NOT EXISTS"
+        " (SELECT 1 FROM attachment WHERE project_id = OLD.project_id AND hash = OLD.hash); END",
+        "INSERT INTO project_content (project_id, hash, size) SELECT project_id, hash, max(size) FROM attachment"
+        " GROUP BY project_id, hash",
+    ]
+)
+"""The contents of the attachments of each project, each counted once in `project.attachment_bytes`. An attachment has
+its project itself: its run may be gone when the trigger runs."""
+
+
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""
 
@@ -339,6 +366,7 @@ class Project(Table):
     """A project; its settings override the global ones where they are not null. `visibility` is PUBLIC or PRIVATE."""
 
     vars().update(fields("project", STEPS, {}))
+    del attachment_bytes  # type: ignore[name-defined]  # noqa: F821 (triggers set it)
     fail_on_new_failures = Flag(null=True)
     fail_on_no_tests = Flag(null=True)
     fail_on_missing_coverage = Flag(null=True)

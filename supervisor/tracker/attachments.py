@@ -113,5 +113,6 @@ class Attachments:
         while days and (hashes := await self._in_store(lambda: attachments.delete_expired(before))):
             await self._in_store(lambda: self.remove_unused(hashes))
             await asyncio.sleep(_PAUSE_SECONDS)
-        if excess := await self._in_store(lambda: attachments.delete_excess(self.settings.total)):
+        while excess := await self._in_store(lambda: attachments.delete_excess(self.settings)):
             await self._in_store(lambda: self.remove_unused(excess))
+            await asyncio.sleep(_PAUSE_SECONDS)

@@ -185,6 +185,7 @@ DEFAULTS: dict[str, object] = {
     "tracker.attachments.file": 10 * MIB,
     "tracker.attachments.per-run": 100 * MIB,
     "tracker.attachments.per-case": 20,
+    "tracker.attachments.per-project": None,
     "tracker.attachments.total": 2048 * MIB,
     "tracker.attachments.retain-days": 14,
     "tracker.source.mode": "off",

@@ -33,7 +33,7 @@ API = "/api/v1"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    limits: dict[str, dict[str, Any]] = {"attachments": {"file": "4K", "per-run": "10K", "per-case": 2, "total": "24K"}}
+    limits: dict[str, dict[str, Any]] = {"attachments": {"file": "4K", "per-run": "10K", "per-case": 2, "total": "48K"}}
     folder = tmp_path_factory.mktemp("attachments")
     limits["attachments"]["dir"] = str(folder / "data" / "attachments")
     with http_checks.running_server(folder, tracker=limits) as server:
@@ -237,18 +237,65 @@ def test_attachments_over_a_limit_are_reported_as_warnings(server: Server) -> No
     assert run["warnings"] == ["2 attachment(s) were not stored: more than 10240 bytes for one run"]
 
 
-def test_oldest_attachments_are_deleted_over_the_total_size(server: Server) -> None:
-    oldest = upload(server, "oldest", report_with("a.txt"), {"a.txt": b"the oldest of all"})
+def test_oldest_attachments_of_a_project_are_deleted_over_its_share(server: Server) -> None:
+    other = upload(server, "other", report_with("a.txt"), {"a.txt": b"of another project"})
+    oldest = upload(server, "busy", report_with("a.txt"), {"a.txt": b"the oldest of its project"})
     (found,) = failure_attachments(server, oldest["runId"])
-    for number in range(8):
-        upload(server, "newer", junit(1, prefix=f"n{number}"), {"a.txt": os.urandom(2000).hex().encode()})
+    newer = [
+        upload(server, "busy", report_with("a.txt", name=f"n{number}"), {"a.txt": os.urandom(1250).hex().encode()})
+        for number in range(12)
+    ]
+    assert [run["warnings"] for run in newer] == [[]] * 12
     assert server.get(str(found["path"])).status == 404
     assert failure_attachments(server, oldest["runId"]) == []
-    assert hashlib.sha256(b"the oldest of all").hexdigest() not in stored_files(server)
-    sizes = [path.stat().st_size for path in (server.data / "attachments").glob("*/*")]
-    assert sum(sizes) <= 24 * 1024
+    assert hashlib.sha256(b"the oldest of its project").hexdigest() not in stored_files(server)
+    assert failure_attachments(server, newer[-1]["runId"])
+    assert server.get(str(failure_attachments(server, other["runId"])[0]["path"])).body == b"of another project"
+    (used,) = query_store(server, "SELECT attachment_bytes FROM project WHERE name = 'busy'")[0]
+    assert used == 10_000, "four of 2500 bytes are the most in a quarter of 48 KiB"
     stored_hashes = {row[0] for row in query_store(server, "SELECT hash FROM attachment")}
     assert stored_hashes == stored_files(server)
+
+
+def stored_of(server: Server, project: str) -> int:
+    """The number of attachments of a project."""
+    query = "SELECT count(*) FROM attachment a JOIN project p ON p.id = a.project_id WHERE p.name = ?"
+    return int(query_store(server, query, project)[0][0])
+
+
+def attachment_limits(data: Path, **limits: str) -> dict[str, dict[str, str]]:
+    """The settings `tracker` of a server with this data directory. With PostgreSQL the folder must be given."""
+    return {"attachments": {"dir": str(data / "attachments"), **limits}}
+
+
+def test_uploads_beyond_the_total_delete_nothing_of_another_project(serve: Serve, tmp_path: Path) -> None:
+    limits = {"total": "9000", "per-project": "6000"}
+    server = serve(tracker=attachment_limits(tmp_path / "server0" / "data", **limits))
+    for project, size, letters in (("first", 2000, "abc"), ("second", 2500, "d")):
+        for letter in letters:
+            run = upload(server, project, junit(1, prefix=letter), {"a.txt": letter.encode() * size})
+            assert run["warnings"] == []
+    run = upload(server, "second", junit(1, prefix="e"), {"a.txt": b"e" * 2500})
+    assert (run["warnings"], stored_of(server, "second")) == ([], 1), "its own older attachment made room"
+    run = upload(server, "third", junit(1), {"a.txt": b"f" * 900})
+    assert run["warnings"] == ["1 attachment(s) were not stored: more than 9000 bytes for all projects"]
+    large = {f"{letter}.txt": letter.encode() * 3500 for letter in "gh"}
+    run = upload(server, "first", junit(1, prefix="g"), large)
+    assert run["warnings"] == ["1 attachment(s) were not stored: more than 6000 bytes for one project"]
+    assert [stored_of(server, project) for project in ("first", "second", "third")] == [1, 1, 0]
+
+
+def test_a_lowered_share_deletes_the_excess_of_each_project(serve: Serve, tmp_path: Path) -> None:
+    server = serve(tracker=attachment_limits(tmp_path / "server0" / "data"))
+    for project, letters in (("first", "abc"), ("second", "d")):
+        for letter in letters:
+            upload(server, project, junit(1, prefix=letter), {"a.txt": letter.encode() * 2000})
+    server.stop()
+    server.configure({"tracker": attachment_limits(server.data, **{"per-project": "4000"})})
+    server.start()
+    wait_for(lambda: stored_of(server, "first") == 2, about="the excess to be deleted")
+    assert stored_of(server, "second") == 1
+    wait_for(lambda: hashlib.sha256(b"a" * 2000).hexdigest() not in stored_files(server), about="its content to go")
 
 
 def test_attachments_are_deleted_with_their_run(server: Server) -> None:

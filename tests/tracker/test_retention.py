@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,9 +42,10 @@ def ids(*runs: Run) -> list[int]:
 
 def test_stored_bytes_follow_inserted_and_deleted_rows(project: Project) -> None:
     def add(run: Run, name: str, hash: str, size: int) -> None:
-        values = (run.id, name, hash, size)
         reports.execute_sql(
-            "INSERT INTO attachment (run_id, name, hash, size, type, created_at) VALUES (?, ?, ?, ?, 't', 1)", values
+            "INSERT INTO attachment (project_id, run_id, name, hash, size, type, created_at)"
+            " VALUES (?, ?, ?, ?, ?, 't', 1)",
+            (run.project_id, run.id, name, hash, size),
         )
         reports.execute_sql(
             "INSERT INTO source_content (hash, size, content) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -68,6 +72,57 @@ def test_stored_bytes_follow_inserted_and_deleted_rows(project: Project) -> None
     assert totals() == (100, 100)
     Run.delete().where(Run.id == second.id).execute()
     assert totals() == (0, 0)
+
+
+def test_a_project_has_the_bytes_of_its_own_attachments(project: Project) -> None:
+    def add(run: Run, hash: str, size: int) -> None:
+        reports.execute_sql(
+            "INSERT INTO attachment (project_id, run_id, name, hash, size, type, created_at)"
+            " VALUES (?, ?, 'a', ?, ?, 't', 1)",
+            (run.project_id, run.id, hash, size),
+        )
+
+    def used() -> list[int]:
+        return [row[0] for row in reports.execute_sql("SELECT attachment_bytes FROM project ORDER BY id")]
+
+    other = records.create_project("other")
+    first, second, elsewhere = (records.create_run(of) for of in (project, project, other))
+    for run in (first, first, second, elsewhere):
+        add(run, "shared", 100)
+    add(first, "own", 10)
+    assert used() == [110, 100]
+    Run.delete().where(Run.id == first.id).execute()
+    assert used() == [100, 100], "the content is of the second run, too"
+    Run.delete().where(Run.id == second.id).execute()
+    assert used() == [0, 100]
+    Project.delete().where(Project.id == other.id).execute()
+    assert reports.execute_sql("SELECT count(*) FROM project_content").fetchone()[0] == 0
+
+
+def test_an_upgrade_counts_the_attachments_of_each_project() -> None:
+    at = next(
+        number for number, step in enumerate(reports.steps) if any("attachment_by_project" in sql for sql in step)
+    )
+    with contextlib.closing(sqlite3.connect(":memory:")) as store:
+        for sql in itertools.chain(*reports.steps[:at]):
+            store.execute(sql)
+        for project, hashes in ((1, "aab"), (2, "a")):
+            store.execute("INSERT INTO project (name, visibility, created_at) VALUES (?, 'PUBLIC', 1)", (str(project),))
+            store.execute(
+                "INSERT INTO run (project_id, flag, created_at, updated_at, status, tests, passed, failed, errors,"
+                " skipped, flaky, duration_ms, uploads) VALUES (?, 'f', 1, 1, 'PASSED', 0, 0, 0, 0, 0, 0, 0, 1)",
+                (project,),
+            )
+            for hash in hashes:
+                store.execute(
+                    "INSERT INTO attachment (run_id, name, hash, size, type, created_at)"
+                    " VALUES (?, 'n', ?, 10, 't', 1)",
+                    (project, hash),
+                )
+        for sql in reports.steps[at]:
+            store.execute(sql)
+        assert store.execute("SELECT attachment_bytes FROM project ORDER BY id").fetchall() == [(20,), (10,)]
+        assert store.execute("SELECT project_id FROM attachment ORDER BY id").fetchall() == [(1,), (1,), (1,), (2,)]
 
 
 def test_nothing_expires_if_retention_is_disabled(project: Project) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 
 from attrs import frozen
 
@@ -26,8 +27,8 @@ _REFERENCES = """
 _REPORT = "SELECT max(id) FROM report WHERE run_id = ? AND kind = ? AND hash = ?"
 _FIRST_RESULT = "SELECT min(id) FROM result WHERE run_id = ? AND report_id = ?"
 _INSERT = """
-    INSERT INTO attachment (run_id, report_id, result_id, name, hash, size, type, created_at)
-    SELECT :run, :report, :result, :name, :hash, :size, :type, :now WHERE NOT EXISTS (SELECT 1 FROM attachment
+    INSERT INTO attachment (project_id, run_id, report_id, result_id, name, hash, size, type, created_at)
+    SELECT :project, :run, :report, :result, :name, :hash, :size, :type, :now WHERE NOT EXISTS (SELECT 1 FROM attachment
     WHERE run_id = :run AND result_id IS :result AND name = :name AND hash = :hash)"""
 _IS_USED = "SELECT 1 FROM attachment WHERE hash = ? LIMIT 1"
 _COLUMNS = "a.id, a.run_id, a.result_id, a.name, a.hash, a.size, a.type"
@@ -71,8 +72,18 @@ def add(
 ) -> tuple[list[str], Collection[str]]:
     """Stores the attachments of an upload, whose reports are stored already, in the same transaction.
 
-    Returns warnings, and the hashes of contents that may have lost their last row.
+    Beyond the share of the project, or the total, the oldest of the same project are deleted: an upload takes nothing
+    from another project. Returns warnings, and the hashes of contents that may have lost their last row.
     """
+    if not files:
+        return [], ()
+    room = _Room(run.project_id, settings)
+    warnings = _insert(run, files, folder, settings, now)
+    return [*warnings, *room.make()], room.deleted
+
+
+def _insert(run: Run, files: Sequence[StagedFile], folder: AttachmentFolder, settings: Settings, now: int) -> list[str]:
+    """Inserts the rows of the files, and moves the files to their places. Returns warnings."""
     targets, places = _targets(run), dict(reports.execute_sql("SELECT name, place FROM attached").fetchall())
     used = int(
         reports.execute_sql("SELECT coalesce(sum(size), 0) FROM attachment WHERE run_id = ?", (run.id,)).fetchone()[0]
@@ -95,13 +106,52 @@ def add(
         folder.keep(file)
         used += file.size
         rows += len(kept)
-        facts = {"run": run.id, "name": file.name, "hash": file.hash, "size": file.size, "type": file.type, "now": now}
+        facts = {"project": run.project_id, "run": run.id, "name": file.name, "now": now}
+        facts |= {"hash": file.hash, "size": file.size, "type": file.type}
         for report, result in kept or [(None, None)]:
             reports.execute_sql(_INSERT, {**facts, "report": report, "result": result})
             if result is not None:
                 of_case[result] += 1
-    warnings = [f"{count} attachment(s) were not stored: {why}" for why, count in beyond.items()]
-    return warnings, _evict(settings.total) if files else ()
+    return [f"{count} attachment(s) were not stored: {why}" for why, count in beyond.items()]
+
+
+def share_of_project(settings: Settings) -> int:
+    """The bytes that the attachments of one project may have."""
+    return settings.total // 4 if settings.per_project is None else settings.per_project
+
+
+class _Room:
+    """Made before an upload is stored: what was stored already is not its excess, if a limit has been lowered since."""
+
+    def __init__(self, project: int, settings: Settings) -> None:
+        self._project, self._settings = project, settings
+        self._share = max(share_of_project(settings), _bytes_of(project))
+        self._total = max(settings.total, stored_bytes("attachment_content"))
+        self._last = int(reports.execute_sql("SELECT coalesce(max(id), 0) FROM attachment").fetchone()[0])
+        self.deleted: set[str] = set()
+        """The hashes of deleted rows."""
+
+    def make(self) -> list[str]:
+        """Deletes the oldest rows of the project. Returns warnings about those that the upload itself stored."""
+        settings = self._settings
+        own = self._evict(lambda: _bytes_of(self._project) > self._share)
+        everywhere = self._evict(lambda: stored_bytes("attachment_content") > self._total)
+        refused = (
+            (own, f"more than {share_of_project(settings)} bytes for one project"),
+            (everywhere, f"more than {settings.total} bytes for all projects"),
+        )
+        return [f"{len(hashes)} attachment(s) were not stored: {why}" for hashes, why in refused if hashes]
+
+    def _evict(self, is_full: Callable[[], bool]) -> set[str]:
+        """Returns the hashes of deleted rows that the upload stored."""
+        deleted = list(_evict(is_full, "WHERE project_id = ?", (self._project,)))
+        self.deleted.update(hash for _, hash in deleted)
+        return {hash for id, hash in deleted if id > self._last}
+
+
+def _bytes_of(project: int) -> int:
+    """The bytes of the attachments of a project; equal contents count once."""
+    return int(reports.execute_sql("SELECT attachment_bytes FROM project WHERE id = ?", (project,)).fetchone()[0])
 
 
 def _targets(run: Run) -> dict[str, list[Target]]:
@@ -130,22 +180,28 @@ class _Results:
         return (None, None) if known is None else (known[0], known[1] + reference.case - reference.first_case)
 
 
-def _evict(total: int) -> Collection[str]:
-    """Deletes the oldest rows until the contents have at most `total` bytes. Returns the hashes of deleted rows."""
-    gone: set[str] = set()
-    while stored_bytes("attachment_content") > total:
-        row = reports.execute_sql("SELECT id, hash FROM attachment ORDER BY id LIMIT 1").fetchone()
-        if row is None:
-            break
+def _evict(is_full: Callable[[], bool], where: str = "", values: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
+    """Deletes the oldest of some rows as long as there are too many bytes. Yields their ids and hashes."""
+    query = f"SELECT id, hash FROM attachment {where} ORDER BY id LIMIT 1"  # noqa: S608 (constants)
+    while is_full() and (row := reports.execute_sql(query, values).fetchone()):
         reports.execute_sql("DELETE FROM attachment WHERE id = ?", (row[0],))
-        gone.add(row[1])
-    return gone
+        yield row[0], row[1]
 
 
-def delete_excess(total: int) -> Collection[str]:
-    """Deletes the oldest attachments beyond `total` bytes, after that setting was lowered. Returns their hashes."""
+def delete_excess(settings: Settings) -> Collection[str]:
+    """Deletes some attachments beyond the shares of projects and the total, oldest first, after a limit was lowered.
+
+    Returns their hashes; none where there is no excess.
+    """
+    share = share_of_project(settings)
     with reports.atomic():
-        return _evict(total)
+        full = "SELECT id FROM project WHERE attachment_bytes > ? ORDER BY id LIMIT 1"
+        project = reports.execute_sql(full, (share,)).fetchone()
+        if project is not None:
+            excess = _evict(lambda: _bytes_of(project[0]) > share, "WHERE project_id = ?", project)
+        else:
+            excess = _evict(lambda: stored_bytes("attachment_content") > settings.total)
+        return {hash for _, hash in islice(excess, BATCH_ROWS)}
 
 
 def delete_expired(before: int) -> Collection[str]:
