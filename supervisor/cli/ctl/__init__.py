@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 COMMANDS = (
-    "status", "start", "stop", "restart", "signal", "tail", "events", "wait", "reload", "info", "pid", "groups",
+    "status", "start", "stop", "restart", "signal", "tail", "logs", "events", "wait", "reload", "info", "pid", "groups",
     "schedule", "top", "shutdown",
 )  # fmt: skip
 """The commands that the shell has too."""

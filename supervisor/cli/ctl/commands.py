@@ -1,4 +1,4 @@
-"""The commands that send one request and print its result: status, start, stop, restart, signal, reload."""
+"""The commands that send one request and print its result: start, stop, restart, signal, reload."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from supervisor.cli.ctl.client import Client, Reply
+from supervisor.cli.ctl.client import Client
 from supervisor.cli.ctl.discovery import data_dirs, lock_holder
-from supervisor.cli.ctl.errors import FAILED, NOT_RUNNING, OK, UNKNOWN, CtlError, ServerAway
-from supervisor.cli.ctl.terminal import UP, about, coloured, columns, json_text, plain, wants_colour
+from supervisor.cli.ctl.errors import FAILED, OK, UNKNOWN, CtlError, ServerAway
+from supervisor.cli.ctl.terminal import columns, json_text, plain
 
 Query = list[tuple[str, str]]
 DETAILS = "/processes/details"
@@ -26,37 +26,6 @@ def selection(selectors: Sequence[str]) -> Query:
 
 def print_json(value: Any) -> None:
     print(json_text(value))
-
-
-def status(client: Client, arguments: Namespace) -> int:
-    reply = client.get(DETAILS, selection(arguments.selectors))
-    processes = reply.json
-    if arguments.json:
-        print_json(processes)
-    elif processes:
-        for line in status_lines(reply, wants_colour(arguments.color)):
-            print(line)
-    all_run = all(_counts_as_running(process) for process in processes)
-    return OK if all_run or not arguments.selectors else NOT_RUNNING
-
-
-def status_lines(reply: Reply, colour: bool) -> list[str]:
-    processes, now = reply.json, reply.now()
-    names = [plain(process["name"]) for process in processes]
-    name_width = max(map(len, names))
-    status_width = max(len(process["status"]) for process in processes)
-    return [
-        f"{name:<{name_width}}  {coloured(process['status'], status_width, colour)}  {about(process, now)}".rstrip()
-        for name, process in zip(names, processes, strict=True)
-    ]
-
-
-def _counts_as_running(process: dict[str, Any]) -> bool:
-    if process["status"] in UP:
-        return True
-    is_job = process["type"] == "oneshot"
-    is_due = process["schedule"] is not None and not process["schedule"].get("paused")
-    return is_job and (process["status"] == "finished" or is_due)
 
 
 def change(client: Client, arguments: Namespace) -> int:

@@ -6,7 +6,8 @@ import queue
 import sys
 import threading
 from argparse import Namespace
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from supervisor.cli.ctl.client import Client
@@ -15,39 +16,70 @@ from supervisor.cli.ctl.errors import FAILED, OK, CtlError, ServerAway
 from supervisor.cli.ctl.terminal import plain, shown_log
 
 
+class Source(NamedTuple):
+    """One log: of a process, of a stream, and the label of its lines."""
+
+    name: str
+    stream: str
+    label: str
+
+    @property
+    def path(self) -> str:
+        return f"/processes/logs/{quote(self.name, safe='')}"
+
+    def query(self, lines: int) -> list[tuple[str, str]]:
+        return [("lines", str(lines)), ("stream", self.stream)]
+
+
 def tail(client: Client, arguments: Namespace) -> int:
-    names = [process["name"] for process in client.get("/processes", selection(arguments.selectors)).json]
-    output = LogOutput(is_prefixed=len(names) > 1, is_raw=arguments.raw or not sys.stdout.isatty())
-    stream = "stderr" if arguments.stderr else "stdout"
-    query = [("lines", str(arguments.lines)), ("stream", stream)]
+    stream = "stdout" if arguments.stdout else "stderr" if arguments.stderr else None
+    found = sources(client, arguments.selectors, stream)
+    output = LogOutput(is_raw=arguments.raw or not sys.stdout.isatty())
     if arguments.follow:
-        return _follow(client, names, query, output)
+        return _follow(client, found, arguments.lines, output)
     failed = False
-    for name in names:
+    for source in found:
         try:
-            body = client.get(_path(name), query).body
+            body = client.get(source.path, source.query(arguments.lines)).body
         except CtlError as error:
             print(error, file=sys.stderr)
             failed = True
         else:
-            output.write(name, body)
+            output.write(source.label, body)
     return FAILED if failed else OK
 
 
-def _path(name: str) -> str:
-    return f"/processes/logs/{quote(name, safe='')}"
+def sources(client: Client, selectors: Sequence[str], stream: str | None = None) -> list[Source]:
+    """The logs of one stream, or of both where a process has a file for each. Raises `CtlError`.
+
+    Lines have the names of the processes as labels where there are several; lines of standard error are marked as
+    such unless it was requested alone.
+    """
+    processes = client.get("/processes", selection(selectors)).json
+    found = []
+    for process in processes:
+        name = plain(process["name"]) if len(processes) > 1 else ""
+        has_stdout, has_stderr = process["stdoutLogfile"] is not None, process["stderrLogfile"] is not None
+        is_one_file = process["stdoutLogfile"] == process["stderrLogfile"]
+        if stream is not None:
+            found.append(Source(process["name"], stream, name))
+        if stream is None and (has_stdout or not has_stderr):
+            found.append(Source(process["name"], "stdout", name))
+        if stream is None and has_stderr and not is_one_file:
+            found.append(Source(process["name"], "stderr", f"{name} stderr".lstrip()))
+    return found
 
 
-def _follow(client: Client, names: list[str], query: list[tuple[str, str]], output: LogOutput) -> int:
+def _follow(client: Client, found: Sequence[Source], lines: int, output: LogOutput) -> int:
     """Follows until it is interrupted; returns the code of the last error where none can be followed.
 
     Raises `CtlError` where the server goes away.
     """
     pieces: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     followed, code = 0, FAILED
-    for name in names:
+    for source in found:
         try:
-            stream = client.stream(_path(name), query)
+            stream = client.stream(source.path, source.query(lines))
         except ServerAway:
             raise
         except CtlError as error:
@@ -55,35 +87,35 @@ def _follow(client: Client, names: list[str], query: list[tuple[str, str]], outp
             code = error.code
             continue
         followed += 1
-        threading.Thread(target=_read, args=(name, stream, pieces), daemon=True).start()
+        threading.Thread(target=_read, args=(source.label, stream, pieces), daemon=True).start()
     while followed:
-        name, piece = pieces.get()
+        label, piece = pieces.get()
         if isinstance(piece, CtlError):
             raise piece
-        output.write(name, piece)
+        output.write(label, piece)
     return code
 
 
-def _read(name: str, stream: Any, pieces: queue.SimpleQueue[tuple[str, Any]]) -> None:
+def _read(label: str, stream: Any, pieces: queue.SimpleQueue[tuple[str, Any]]) -> None:
     try:
         for event in stream:
             if event.get("event") == "log":
-                pieces.put((name, (event.get("data", "") + "\n").encode()))
+                pieces.put((label, (event.get("data", "") + "\n").encode()))
     except CtlError as error:
-        pieces.put((name, error))
+        pieces.put((label, error))
     except TimeoutError:
-        pieces.put((name, CtlError("the server stopped sending", code=7)))
+        pieces.put((label, CtlError("the server stopped sending", code=7)))
 
 
 class LogOutput:
     """Standard output for logs: escaped lines on a terminal, otherwise unchanged bytes."""
 
-    def __init__(self, is_prefixed: bool, is_raw: bool) -> None:
-        self._is_prefixed = is_prefixed
+    def __init__(self, is_raw: bool) -> None:
         self._is_raw = is_raw
 
-    def write(self, name: str, body: bytes) -> None:
-        prefix = f"{plain(name)} | ".encode() if self._is_prefixed else b""
+    def write(self, label: str, body: bytes) -> None:
+        """Writes lines, each after the label if there is one."""
+        prefix = f"{label} | ".encode() if label else b""
         if not self._is_raw:
             lines = body.decode("utf-8", "replace").removesuffix("\n").split("\n") if body else []
             body = b"".join(prefix + shown_log(line.removesuffix("\r")).encode() + b"\n" for line in lines)

@@ -85,7 +85,7 @@ def _change(client: Client, arguments: Namespace) -> int:
 
 def _read(client: Client, arguments: Namespace) -> int:
     command = arguments.command
-    if command == "tail":
+    if command in ("tail", "logs"):
         from supervisor.cli.ctl.logs import tail
 
         return tail(client, arguments)
@@ -93,12 +93,15 @@ def _read(client: Client, arguments: Namespace) -> int:
         from supervisor.cli.ctl import history
 
         return history.events(client, arguments) if command == "events" else history.wait(client, arguments)
+    if command == "status":
+        from supervisor.cli.ctl.status import status
+
+        return status(client, arguments)
     if command == "top":
         from supervisor.cli.ctl.top import top
 
         return top(client, arguments)
     simple = {
-        "status": commands.status,
         "reload": commands.reload,
         "info": commands.info,
         "pid": commands.pid,

@@ -129,11 +129,14 @@ def _add_control(command: _AddCommand) -> None:
 
 def _add_reading(command: _AddCommand) -> None:
     command("status", "show processes", "*")
-    tail = command("tail", "show the end of logs", "+")
-    tail.add_argument("-f", "--follow", action="store_true", help="show what is added")
-    tail.add_argument("-n", "--lines", type=lines, default=10, metavar="N", help="how many lines (10)")
-    tail.add_argument("--stderr", action="store_true", help="standard error instead of standard output")
-    tail.add_argument("--raw", action="store_true", help="control characters too, to a terminal")
+    for name, about in (("tail", "show the end of logs"), ("logs", "the same as tail")):
+        tail = command(name, about, "+")
+        tail.add_argument("-f", "--follow", action="store_true", help="show what is added")
+        tail.add_argument("-n", "--lines", type=lines, default=10, metavar="N", help="how many lines of each (10)")
+        one = tail.add_mutually_exclusive_group()
+        one.add_argument("--stdout", action="store_true", help="only standard output")
+        one.add_argument("--stderr", action="store_true", help="only standard error")
+        tail.add_argument("--raw", action="store_true", help="control characters too, to a terminal")
     events = command("events", "show status changes", "*")
     events.add_argument("-f", "--follow", action="store_true", help="show new ones as they happen")
     events.add_argument("-n", "--lines", type=lines, default=20, metavar="N", help="how many (20)")

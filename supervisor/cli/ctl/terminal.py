@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ _COLOURS = {
     **dict.fromkeys(("starting", "stopping", "unhealthy"), "33"),
     **dict.fromkeys(("failed", "failed_to_start", "aborted", "unknown"), "31"),
 }
+_DAY_SECONDS = 86400
 _SGR = re.compile(r"(\x1b\[[0-9;:]*m)")
 
 
@@ -74,6 +76,20 @@ def duration(seconds: float) -> str:
     return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2])
 
 
+def moment(at: float, now: float) -> str:
+    """Local time, with the date where it is a day or more away: `14:02`, `2026-11-20 14:02`."""
+    return time.strftime("%H:%M" if abs(at - now) < _DAY_SECONDS else "%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def rough(seconds: float) -> str:
+    """The largest unit of a length of time: `2 d`, `5 h`, `3 m`, `12 s`."""
+    whole = max(0, int(seconds))
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if whole >= length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
+
+
 def size(count: int | None) -> str:
     """`12.3 MB` of a number of bytes; nothing of none."""
     if count is None:
@@ -93,22 +109,3 @@ def instant(text: str | None) -> float | None:
     from datetime import datetime
 
     return datetime.fromisoformat(text).timestamp()
-
-
-def about(process: dict[str, Any], now: float | None) -> str:
-    """Returns the text that `status` shows after the status of a process."""
-    start, due = instant(process["startTime"]), instant(process["nextRestart"])
-    words = []
-    if process["pid"] is not None:
-        words.append(f"pid {process['pid']}")
-        if start is not None and now is not None:
-            words.append(f"uptime {duration(now - start)}")
-    elif process["exitCode"] is not None:
-        words.append(f"exit code {process['exitCode']}")
-    if process["waitingFor"] == "restart" and due is not None and now is not None:
-        words.append(f"restart in {duration(due - now)}")
-    elif process["waitingFor"] not in (None, "ready"):
-        words.append(f"waits for {process['waitingFor'].replace('-', ' ')}")
-    if process["statusText"]:
-        words.append(plain(process["statusText"]))
-    return ", ".join(words)

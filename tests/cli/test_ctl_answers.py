@@ -1,0 +1,73 @@
+"""What `ctl` prints about processes: why and since when, next runs, both streams of logs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import Serve, python_command, wait_for
+from ctl_runs import SLEEP, by_socket, reading
+
+CRASHES = {"restart": "on-failure", "restart-delay": "0s", "restart-max-delay": "0s", "restart-limit": 2}
+BOTH = {
+    "command": python_command(
+        "import sys, time\nfor number in range(12): print('out', number)\nsys.stdout.flush()\n"
+        "print('bad', file=sys.stderr, flush=True)\ntime.sleep(1000)"
+    ),
+    "log": "capture",
+    "auto-start": True,
+}
+SINCE = r"\d\d:\d\d, \d+ s ago"
+
+
+def test_status_says_why_and_since_when(serve: Serve) -> None:
+    processes = {
+        "crashes": {"command": ["sh", "-c", "exit 3"], "auto-start": True, **CRASHES},
+        "absent": {"command": f"no-such-program-{'x' * 100}"},
+        "job": {"command": "true", "type": "oneshot", "schedule": {"every": "5h"}},
+        "web": SLEEP,
+    }
+    ctl = by_socket(serve(processes))
+    ctl("start", "absent", "job")
+    ctl.server.until("job", "finished")
+    gave_up = rf"^crashes +failed +exit code 3, gave up after 2 restarts, {SINCE}$"
+    wait_for(lambda: re.search(gave_up, ctl.done("status"), re.MULTILINE), about="the end of its restarts")
+    shown = ctl.done("status")
+    assert re.search(rf"^absent +failed_to_start +\S.*\.\.\., {SINCE}$", shown, re.MULTILINE)
+    assert re.search(rf"^job +finished +exit code 0, {SINCE}, next run \d\d:\d\d, in \d+ [hm]$", shown, re.MULTILINE)
+    assert re.search(r"^web +not_started$", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80
+    ctl.done("schedule", "pause", "job")
+    assert ctl.done("status", "job").endswith("s ago, schedule paused\n")
+    ctl.server.configure({"supervisor": {"processes": {**processes, "crashes": {"command": "false"}}}})
+    ctl.done("reload")
+    ctl.done("start", "crashes")
+    ctl.server.until("crashes", "failed")
+    assert re.search(rf"^crashes  failed  exit code 1, {SINCE}$", ctl("status", "crashes").stdout)
+
+
+def test_the_status_of_one_process_has_the_ends_of_its_logs(serve: Serve) -> None:
+    ctl = by_socket(serve({"both": BOTH}))
+    wait_for(lambda: "bad" in ctl.done("tail", "both"), about="the output")
+    first, *lines = ctl.done("status", "both").splitlines()
+    assert first.startswith("both  running")
+    assert lines == [*(f"out {number}" for number in range(2, 12)), "stderr | bad"]
+    assert len(ctl.done("status", "all").splitlines()) == 1
+
+
+@pytest.mark.parametrize("verb", ["tail", "logs"])
+def test_tail_shows_both_streams_with_a_mark(serve: Serve, verb: str) -> None:
+    ctl = by_socket(serve({"both": BOTH, "joined": {**BOTH, "redirect-stderr": True}, "web": SLEEP}))
+    wait_for(lambda: "bad" in ctl.done("tail", "both") and "bad" in ctl.done("tail", "joined"), about="the output")
+    assert ctl.done(verb, "-n", "2", "both") == "out 10\nout 11\nstderr | bad\n"
+    assert ctl.done(verb, "-n", "1", "--stdout", "both") == "out 11\n"
+    assert ctl.done(verb, "--stderr", "both") == "bad\n"
+    assert ctl.done(verb, "-n", "1", "joined") == "bad\n"
+    assert ctl.done(verb, "-n", "1", "both,joined") == "both | out 11\nboth stderr | bad\njoined | bad\n"
+    code, text = reading(ctl, verb, "web")
+    assert (code, text.count("web has no file of its own")) == (1, 1)
+    followed = ctl.start(verb, "-f", "-n", "1", "both")
+    assert followed.stdout is not None
+    assert {followed.stdout.readline() for _ in range(2)} == {"out 11\n", "stderr | bad\n"}
+    followed.terminate()
+    followed.communicate(timeout=60)
