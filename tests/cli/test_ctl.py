@@ -117,7 +117,7 @@ def test_names_that_look_like_options_and_globs_are_names(ctl: Ctl) -> None:
         (["tail", "web"], 1),
         (["pid", "web"], 1),
         (["start", "none"], 5),
-        (["signal", "NONSENSE", "web"], 1),
+        (["signal", "NONSENSE", "web"], 2),
         (["events", "none"], 5),
         (["wait", "web", "--timeout", "50ms"], 124),
     ],

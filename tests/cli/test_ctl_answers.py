@@ -6,7 +6,7 @@ import re
 
 import pytest
 from conftest import Serve, python_command, wait_for
-from ctl_runs import SLEEP, by_socket, reading
+from ctl_runs import SLEEP, by_socket, read_until, reading, terminal
 
 CRASHES = {"restart": "on-failure", "restart-delay": "0s", "restart-max-delay": "0s", "restart-limit": 2}
 BOTH = {
@@ -71,3 +71,30 @@ def test_tail_shows_both_streams_with_a_mark(serve: Serve, verb: str) -> None:
     assert {followed.stdout.readline() for _ in range(2)} == {"out 11\n", "stderr | bad\n"}
     followed.terminate()
     followed.communicate(timeout=60)
+
+
+def test_a_signal_that_reaches_no_process_is_1_and_an_unknown_signal_2(serve: Serve) -> None:
+    ctl = by_socket(serve({"web": {**SLEEP, "auto-start": True}, "idle": SLEEP}))
+    ctl.server.until("web", "running")
+    for selectors in (["idle"], ["web,idle"], ["i*"]):
+        result = ctl("signal", "CONT", *selectors)
+        assert (result.returncode, "idle is not_started" in result.stderr) == (1, True), selectors
+    assert ctl("signal", "CONT", "all").returncode == 0
+    code, text = reading(ctl, "signal", "NONSENSE", "web")
+    assert (code, "NONSENSE" in text) == (2, True)
+
+
+def test_schedule_lists_all_in_local_time(serve: Serve) -> None:
+    job = {"command": "true", "type": "oneshot", "schedule": {"every": "5h"}}
+    ctl = by_socket(serve({"job": job, "idle": {**job, "schedule": {"every": "40d"}}, "web": SLEEP}))
+    ctl.done("start", "--wait", "job")
+    head, *rows = ctl.done("schedule").splitlines()
+    assert head.split() == ["NAME", "SCHEDULE", "NEXT", "LAST", "OUTCOME"]
+    assert re.fullmatch(rf"job   every 5h   +\d\d:\d\d, in \d+ [hm]  +{SINCE}  success", rows[0])
+    assert re.fullmatch(r"idle  every 40d  \d{4}-\d\d-\d\d \d\d:\d\d, in \d+ d +-  +-", rows[1])
+    assert len(rows) == 2
+
+
+def test_the_shell_begins_with_the_status(serve: Serve) -> None:
+    with terminal(by_socket(serve({"web": SLEEP})), "shell") as (_, master):
+        assert re.match(rb"web  not_started\r\n", read_until(master, b"pilothouse> "))

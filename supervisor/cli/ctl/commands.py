@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +14,8 @@ from urllib.parse import quote
 
 from supervisor.cli.ctl.client import Client
 from supervisor.cli.ctl.discovery import data_dirs, lock_holder
-from supervisor.cli.ctl.errors import FAILED, OK, UNKNOWN, CtlError, ServerAway
-from supervisor.cli.ctl.terminal import columns, json_text, plain
+from supervisor.cli.ctl.errors import FAILED, OK, UNKNOWN, USAGE, CtlError, ServerAway
+from supervisor.cli.ctl.terminal import columns, instant, json_text, moment, plain, rough
 
 Query = list[tuple[str, str]]
 DETAILS = "/processes/details"
@@ -33,18 +34,28 @@ def change(client: Client, arguments: Namespace) -> int:
     query = selection(arguments.selectors)
     if arguments.command == "signal":
         query += [("signal", arguments.signal), ("to", "group" if arguments.group else "main")]
-    reply = client.post(f"/processes/{arguments.command}", query, tolerated=(500,))
+    is_signal = arguments.command == "signal"
+    reply = client.post(f"/processes/{arguments.command}", query, tolerated=(400, 500) if is_signal else (500,))
     body = reply.json
     if "results" not in body:
-        raise CtlError(plain(str(body.get("message", reply.status))))
+        raise CtlError(plain(str(body.get("message", reply.status))), USAGE if reply.status == 400 else FAILED)
     if arguments.json:
         print_json(body)
     if not body["results"]:
         print("no process is selected", file=sys.stderr)
     for result in () if arguments.json else body["results"]:
-        has_failed = result["outcome"] == "failed"
+        has_failed = result["outcome"] == "failed" or (is_signal and result["outcome"] == "not_running")
         print(plain(result["message"]), file=sys.stderr if has_failed else sys.stdout)
+    if is_signal and _misses(body["results"], arguments.selectors):
+        return FAILED
     return OK if reply.status == 200 else FAILED
+
+
+def _misses(results: Sequence[dict[str, Any]], selectors: Sequence[str]) -> bool:
+    """Whether a signal has reached no process, or not one that was named."""
+    stopped = {result["name"] for result in results if result["outcome"] == "not_running"}
+    names = {name for selector in selectors for name in selector.split(",")}
+    return bool(stopped & names) or (bool(stopped) and len(stopped) == len(results))
 
 
 def reload(client: Client, arguments: Namespace) -> int:
@@ -95,29 +106,37 @@ def groups(client: Client, arguments: Namespace) -> int:
 
 def schedule(client: Client, arguments: Namespace) -> int:
     """Shows schedules; `pause` and `resume` change them."""
-    verb, *selectors = arguments.words
+    verb, *selectors = arguments.words or [""]
     if verb not in ("pause", "resume") or not selectors:
         verb, selectors = "", arguments.words
-    processes = client.get(DETAILS, selection(selectors)).json
-    scheduled = [process for process in processes if process["schedule"] is not None]
+    reply = client.get(DETAILS, selection(selectors))
+    scheduled = [process for process in reply.json if process["schedule"] is not None]
     if not scheduled:
-        raise CtlError("none of these has a schedule")
+        raise CtlError("none of these has a schedule" if selectors else "no process has a schedule")
     for process in scheduled if verb else ():
         paused = "true" if verb == "pause" else "false"
         client.post(f"/processes/schedule/{quote(process['name'], safe='')}", [("paused", paused)])
     if verb:
-        scheduled = [one for one in client.get(DETAILS, selection(selectors)).json if one["schedule"] is not None]
+        reply = client.get(DETAILS, selection(selectors))
+        scheduled = [one for one in reply.json if one["schedule"] is not None]
     if arguments.json:
         print_json([{"name": process["name"], **process["schedule"]} for process in scheduled])
         return OK
-    rows = [("NAME", "SCHEDULE", "NEXT", "LAST", "OUTCOME")]
+    print("\n".join(columns(_schedule_rows(scheduled, reply.now() or time.time()))))
+    return OK
+
+
+def _schedule_rows(scheduled: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
+    """The table of schedules, in local time."""
+    rows: list[tuple[str, ...]] = [("NAME", "SCHEDULE", "NEXT", "LAST", "OUTCOME")]
     for process in scheduled:
         facts = process["schedule"]
-        due = "paused" if facts["paused"] else facts["nextRun"] or "-"
-        cells = (facts["expression"], due, facts["lastRun"] or "-", facts["lastOutcome"] or "-")
+        due, last = instant(facts["nextRun"]), instant(facts["lastRun"])
+        then = "-" if due is None else f"{moment(due, now)}, in {rough(due - now)}"
+        before = "-" if last is None else f"{moment(last, now)}, {rough(now - last)} ago"
+        cells = (facts["expression"], "paused" if facts["paused"] else then, before, facts["lastOutcome"] or "-")
         rows.append((plain(process["name"]), *cells))
-    print("\n".join(columns(rows)))
-    return OK
+    return rows
 
 
 def shutdown(options: Namespace) -> int:

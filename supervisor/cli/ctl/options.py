@@ -123,8 +123,8 @@ def _add_control(command: _AddCommand) -> None:
     sending.add_argument("signal", metavar="SIG", help="HUP, SIGUSR1, 15")
     sending.add_argument("selectors", nargs="+", metavar="SEL", type=_utf8)
     sending.add_argument("--group", action="store_true", help="to the whole process group of each")
-    schedule = command("schedule", "show schedules; pause or resume them")
-    schedule.add_argument("words", nargs="+", metavar="[pause|resume] SEL", type=_utf8)
+    schedule = command("schedule", "show schedules, all without SEL; pause or resume them")
+    schedule.add_argument("words", nargs="*", metavar="[pause|resume] SEL", type=_utf8)
 
 
 def _add_reading(command: _AddCommand) -> None:

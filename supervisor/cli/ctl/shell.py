@@ -25,6 +25,8 @@ _CONNECTION = ("url", "socket", "config", "data_dir", "token_file", "ca", "timeo
 def shell(arguments: Namespace, run: Callable[[Namespace], int]) -> int:
     """Reads commands until `exit` or the end of input; returns 0."""
     commands = parser()
+    if sys.stdin is not None and sys.stdin.isatty():
+        _run(["status"], arguments, commands, run)
     with _line_editing(arguments):
         while (line := _read()) is not None:
             try:
