@@ -98,3 +98,23 @@ def test_schedule_lists_all_in_local_time(serve: Serve) -> None:
 def test_the_shell_begins_with_the_status(serve: Serve) -> None:
     with terminal(by_socket(serve({"web": SLEEP})), "shell") as (_, master):
         assert re.match(rb"web  not_started\r\n", read_until(master, b"pilothouse> "))
+
+
+def test_start_wait_and_a_stop_by_sigkill_say_what_happened(serve: Serve) -> None:
+    ignores = python_command(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('deaf', flush=True)\ntime.sleep(1000)"
+    )
+    deaf = {"command": ignores, "stop-timeout": "100ms", "log": "capture", "auto-start": True}
+    job = {"type": "oneshot", "command": "true"}
+    processes = {"deaf": deaf, "web": {**SLEEP, "auto-start": True}, "job": job, "bad": {**job, "command": "false"}}
+    ctl = by_socket(serve(processes))
+    shown = ctl.done("start", "--wait", "job")
+    assert re.fullmatch(r"job has been started \(pid \d+\)\njob is finished \(exit code 0, after \d+s\)\n", shown)
+    failed = ctl("start", "--wait", "bad")
+    assert failed.returncode == 1
+    assert re.search(r"^bad is failed \(exit code 1, after \d+s\)$", failed.stderr, re.MULTILINE)
+    wait_for(lambda: "deaf" in ctl("tail", "deaf").stdout, about="its handler")
+    stopped = ctl.done("stop", "deaf", "web")
+    assert re.search(r"^deaf has been stopped \(pid \d+\), by SIGKILL$", stopped, re.MULTILINE)
+    assert re.search(r"^web has been stopped \(pid \d+\)$", stopped, re.MULTILINE)

@@ -18,6 +18,7 @@ from supervisor.cli.ctl.errors import FAILED, OK, UNKNOWN, USAGE, CtlError, Serv
 from supervisor.cli.ctl.terminal import columns, instant, json_text, moment, plain, rough
 
 Query = list[tuple[str, str]]
+_KILLED = 128 + signal.SIGKILL
 DETAILS = "/processes/details"
 
 
@@ -43,12 +44,24 @@ def change(client: Client, arguments: Namespace) -> int:
         print_json(body)
     if not body["results"]:
         print("no process is selected", file=sys.stderr)
+    killed = _killed(client, body["results"]) if arguments.command == "stop" and not arguments.json else set()
     for result in () if arguments.json else body["results"]:
         has_failed = result["outcome"] == "failed" or (is_signal and result["outcome"] == "not_running")
-        print(plain(result["message"]), file=sys.stderr if has_failed else sys.stdout)
+        suffix = ", by SIGKILL" if result["name"] in killed else ""
+        print(plain(result["message"]) + suffix, file=sys.stderr if has_failed else sys.stdout)
     if is_signal and _misses(body["results"], arguments.selectors):
         return FAILED
     return OK if reply.status == 200 else FAILED
+
+
+def _killed(client: Client, results: Sequence[dict[str, Any]]) -> set[str]:
+    """Those of the stopped processes that SIGKILL ended, as their details have it."""
+    stopped = {result["name"] for result in results if result["outcome"] == "stopped"}
+    try:
+        processes = client.get(DETAILS).json if stopped else []
+    except CtlError:
+        return set()
+    return {one["name"] for one in processes if one["name"] in stopped and one["exitCode"] == _KILLED}
 
 
 def _misses(results: Sequence[dict[str, Any]], selectors: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from supervisor.cli.ctl.client import Client, EventStream
 from supervisor.cli.ctl.commands import DETAILS, print_json, selection
 from supervisor.cli.ctl.errors import FAILED, OK, TIMED_OUT, UNKNOWN, USAGE, CtlError, ServerAway
-from supervisor.cli.ctl.terminal import ENDED, UP, coloured, json_text, plain, wants_colour
+from supervisor.cli.ctl.terminal import ENDED, UP, coloured, duration, instant, json_text, plain, wants_colour
 
 _STATUSES = UP | ENDED | {"not_started", "starting", "stopping"}
 _PAGE = 100
@@ -211,14 +211,28 @@ def _states(processes: list[dict[str, Any]]) -> str:
     return ", ".join(f"{plain(process['name'])} is {process['status']}" for process in processes)
 
 
-def wait_for_jobs(client: Client, selectors: list[str], stream: EventStream) -> int:
-    """After `start --wait`: waits until the started jobs have ended; 1 where one did not finish."""
+def _end_of(process: dict[str, Any]) -> str:
+    """`backup is finished (exit code 0, after 12s)`"""
+    start, end = instant(process["startTime"]), instant(process["endTime"])
+    facts = [] if process["exitCode"] is None else [f"exit code {process['exitCode']}"]
+    if start is not None and end is not None and end >= start:
+        facts.append(f"after {duration(end - start)}")
+    about = f" ({', '.join(facts)})" if facts else ""
+    return f"{plain(process['name'])} is {process['status']}{about}"
+
+
+def wait_for_jobs(client: Client, selectors: list[str], stream: EventStream, is_quiet: bool = False) -> int:
+    """After `start --wait`: waits until the started jobs have ended, and prints how; 1 where one did not finish.
+
+    With `is_quiet` only failures are printed.
+    """
     query = selection(selectors)
     while True:
         jobs = [process for process in client.get(DETAILS, query).json if process["type"] == "oneshot"]
         if all(process["status"] in ENDED and process["waitingFor"] is None for process in jobs):
-            unfinished = [process for process in jobs if process["status"] != "finished"]
-            if unfinished:
-                print(_states(unfinished), file=sys.stderr)
-            return FAILED if unfinished else OK
+            for process in jobs:
+                has_finished = process["status"] == "finished"
+                if not is_quiet or not has_finished:
+                    print(_end_of(process), file=sys.stdout if has_finished else sys.stderr)
+            return OK if all(process["status"] == "finished" for process in jobs) else FAILED
         next(iter(stream))

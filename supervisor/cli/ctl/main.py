@@ -80,7 +80,9 @@ def _change(client: Client, arguments: Namespace) -> int:
     from supervisor.cli.ctl.history import wait_for_jobs
 
     stream = client.stream("/processes/stream")  # before the start, so that no end is missed
-    return commands.change(client, arguments) or wait_for_jobs(client, arguments.selectors, stream)
+    if code := commands.change(client, arguments):
+        return code
+    return wait_for_jobs(client, arguments.selectors, stream, is_quiet=arguments.json)
 
 
 def _read(client: Client, arguments: Namespace) -> int:
