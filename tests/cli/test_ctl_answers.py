@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from conftest import Serve, python_command, wait_for
-from ctl_runs import SLEEP, by_socket, read_until, reading, terminal
+from ctl_runs import SLEEP, Ctl, by_socket, read_until, reading, terminal
+
+from models import VERSION
 
 CRASHES = {"restart": "on-failure", "restart-delay": "0s", "restart-max-delay": "0s", "restart-limit": 2}
 BOTH = {
@@ -118,3 +122,18 @@ def test_start_wait_and_a_stop_by_sigkill_say_what_happened(serve: Serve) -> Non
     stopped = ctl.done("stop", "deaf", "web")
     assert re.search(r"^deaf has been stopped \(pid \d+\), by SIGKILL$", stopped, re.MULTILINE)
     assert re.search(r"^web has been stopped \(pid \d+\)$", stopped, re.MULTILINE)
+
+
+def test_info_has_the_version_pid_uptime_and_files_of_the_server(serve: Serve) -> None:
+    server = serve({"web": SLEEP})
+    for ctl in (by_socket(server), Ctl(server, "--data-dir", str(server.data))):
+        facts = json.loads(ctl.done("info", "--json"))
+        assert (facts["version"], facts["pid"]) == (VERSION, server.pid)
+        assert (facts["dataDirectory"], facts["configuration"]) == (str(server.data.resolve()), str(server.file))
+        assert re.fullmatch(r"(\d+m )?\d+s", facts["uptime"])
+        assert facts["log"] == str(Path(f"/proc/{server.pid}/fd/2").readlink())
+        assert re.search(rf"^pid: +{server.pid}$", ctl.done("info"), re.MULTILINE)
+    elsewhere = Ctl(server, "--url", f"http://127.0.0.1:{server.port}/")
+    (server.data / "endpoint.json").unlink()
+    facts = json.loads(elsewhere.done("info", "--json"))
+    assert (facts["version"], "pid" in facts) == (VERSION, False)

@@ -72,6 +72,15 @@ class Client:
         """A change, which may take as long as it takes. Raises `CtlError`, but not for `tolerated` statuses."""
         return self._checked(self._request("POST", _target(path, query), {}, None), tolerated)
 
+    @property
+    def address(self) -> Address | None:
+        """Where the server was found; `None` before the first request."""
+        return self._address
+
+    def version(self) -> str:
+        """The version of the server. Raises `CtlError`."""
+        return str(self._checked(self._request("GET", "/healthz", {}, self._timeout)).json["version"])
+
     def stream(self, path: str, query: Sequence[tuple[str, str]] = (), **headers: str) -> EventStream:
         """An open event stream. Raises `CtlError`."""
         headers = {"Accept": "text/event-stream", **headers}

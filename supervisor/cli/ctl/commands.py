@@ -83,15 +83,6 @@ def reload(client: Client, arguments: Namespace) -> int:
     return FAILED if body["failed"] else OK
 
 
-def info(client: Client, arguments: Namespace) -> int:
-    facts = client.get("/supervisor/info").json
-    if arguments.json:
-        print_json(facts)
-    else:
-        print("\n".join(columns([(f"{name}:", plain(str(fact))) for name, fact in facts.items()])))
-    return OK
-
-
 def pid(client: Client, arguments: Namespace) -> int:
     processes = client.get(DETAILS, selection(arguments.selectors)).json
     if arguments.json:

@@ -99,13 +99,16 @@ def _read(client: Client, arguments: Namespace) -> int:
         from supervisor.cli.ctl.status import status
 
         return status(client, arguments)
+    if command == "info":
+        from supervisor.cli.ctl.server_info import info
+
+        return info(client, arguments)
     if command == "top":
         from supervisor.cli.ctl.top import top
 
         return top(client, arguments)
     simple = {
         "reload": commands.reload,
-        "info": commands.info,
         "pid": commands.pid,
         "groups": commands.groups,
         "schedule": commands.schedule,
