@@ -16,6 +16,9 @@ from models.children import Exit
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem, TimedOut, Unprocessable, Upstream
 
 RELEASE_NOT_FOUND = "release-not-found"
+ROLLED_BACK = "rolled-back"
+"""The code of a change that failed and that helm itself has undone (`atomic`)."""
+_UNDONE = re.compile(r"Error: [A-Z]+ FAILED: release \S+ failed, and has been (?P<how>rolled back|uninstalled) due to ")
 _MAX_MESSAGE_CHARACTERS = 1500
 _MAX_MATCHED_CHARACTERS = 4000
 """A template can make helm print any text of any length."""
@@ -235,6 +238,13 @@ def problem_from_output(stderr: str, stdout: str = "") -> Problem:
     lower = text.lower()
     reason = next((reason for pattern, reason in _REASONS if pattern in lower), "")
     return kind.build(f"{kind.prefix}: {reason}" if reason else kind.prefix)
+
+
+def undone_by(stderr: str) -> str:
+    """How helm has undone a failed change: `rolled back` or `uninstalled`; empty if it has not."""
+    first = next((line for line in stderr.splitlines() if line.startswith("Error: ")), "")
+    match = _UNDONE.match(first)
+    return match["how"] if match else ""
 
 
 def is_out_of_memory(stderr: str, exit: Exit) -> bool:

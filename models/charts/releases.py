@@ -346,8 +346,10 @@ _UNINSTALLING = "uninstalling"
 _FAILED = "failed"
 _NOT_STARTED = re.compile(
     r"another operation .* is in progress|cannot re-?use a name that is still in use|kubernetes cluster unreachable|"
-    r"could not get (?:server version|apiVersions) from Kubernetes",
-    re.IGNORECASE,
+    r"could not get (?:server version|apiVersions) from Kubernetes|"
+    r"^Error: (?:[A-Z]+ FAILED: )?(?:uninstall: Release not loaded: \S+: )?"
+    r"query: failed to query with labels: [^\n]* is forbidden: User",  # the first read of a change
+    re.IGNORECASE | re.MULTILINE,
 )
 _CLOCK_TOLERANCE_SECONDS, _CHANGE_TOLERANCE_SECONDS = 1.0, 120.0
 _COMMAND_NAMES = {"install": "Release", "upgrade": "Upgrade", "rollback": "Rollback", "uninstall": "Uninstall"}
@@ -384,7 +386,7 @@ class Change:
 
 
 def was_not_started(stderr: str) -> bool:
-    """Whether helm did nothing, usually because another client is changing the release."""
+    """Whether helm did nothing: another client is changing the release, or helm could not read the cluster."""
     return _NOT_STARTED.search(stderr) is not None
 
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 
 from handlers.base import STATUS
-from models.charts import helm_errors
+from models.charts import helm_errors, releases
 from models.children import Exit
 from models.errors import Problem
 
@@ -181,6 +181,39 @@ def test_details_are_one_line_of_limited_length() -> None:
     problem = problem_for("Error: execution error at (a/b.yaml:1:2): " + "x\n" * 5000 + "y" * 100_000)
     assert len(problem.message) <= 1500
     assert "\n" not in problem.message
+
+
+@pytest.mark.parametrize(
+    ("stderr", "how"),
+    [
+        ("Error: UPGRADE FAILED: release r failed, and has been rolled back due to atomic being set: timed out", "rolled back"),
+        ("level=WARN msg=x\nError: UPGRADE FAILED: release r failed, and has been rolled back due to rollback-on-failure being set: x",
+         "rolled back"),
+        ("Error: INSTALLATION FAILED: release r failed, and has been uninstalled due to atomic being set: timed out", "uninstalled"),
+        ("Error: UPGRADE FAILED: an error occurred while rolling back the release. original upgrade error: timed out", ""),
+        ("Error: execution error at (a/b.yaml:1:2): x\n"
+         "Error: UPGRADE FAILED: release r failed, and has been rolled back due to atomic being set", ""),
+    ],
+)  # fmt: skip
+def test_an_automatic_rollback_is_recognised(stderr: str, how: str) -> None:
+    assert helm_errors.undone_by(stderr) == how
+
+
+DENIED = 'query: failed to query with labels: secrets is forbidden: User "u" cannot list resource "secrets"'
+
+
+@pytest.mark.parametrize(
+    ("stderr", "is_nothing"),
+    [
+        (f"Error: UPGRADE FAILED: {DENIED}", True),
+        (f"Error: uninstall: Release not loaded: r: {DENIED}", True),
+        (f"Error: {DENIED}", True),
+        (f"Error: UPGRADE FAILED: an error occurred while rolling back the release. original upgrade error: x: {DENIED}", False),
+        ('Error: UPGRADE FAILED: secrets is forbidden: User "u" cannot create resource "secrets"', False),
+    ],
+)  # fmt: skip
+def test_a_change_whose_first_read_is_denied_was_not_started(stderr: str, is_nothing: bool) -> None:
+    assert releases.was_not_started(stderr) is is_nothing
 
 
 def test_a_failure_without_output_has_a_message() -> None:

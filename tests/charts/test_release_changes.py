@@ -43,6 +43,19 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 )
 """A chart that is ready when its claim is bound, which only a test does."""
 
+NEVER_READY = chart_archive(
+    templates__web="""apiVersion: apps/v1
+kind: Deployment
+metadata: {name: {{ .Release.Name }}-web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: example.org/web}]}
+"""
+)
+"""A chart that never becomes ready, because no controller makes its pods; it can be deleted at once."""
+
 
 class ReleaseClient:
     """Requests to a server with a cluster and a repository, in a separate namespace for each test."""
@@ -314,9 +327,21 @@ def test_a_wait_ends_when_everything_is_ready(client: ReleaseClient) -> None:
 
 
 def test_a_failed_atomic_install_is_removed(client: ReleaseClient) -> None:
-    answer = client.install(archive=WAITING, atomic=True, timeout=1)
-    assert answer.status == 504
+    answer = client.install(archive=NEVER_READY, atomic=True, timeout=1)
+    detail = client.check_error(answer, 504, "/releases/upload")
+    assert detail.endswith("; the release has been uninstalled")
+    assert answer.json["code"] == "rolled-back"
     client.check_error(client.ask("GET", "/releases/r"), 404, "/releases/r")
+
+
+def test_a_failed_atomic_upgrade_names_the_revision_it_returned_to(client: ReleaseClient) -> None:
+    assert client.install().status == 201
+    assert client.upgrade(values={"colour": "green"}).status == 200
+    answer = client.upgrade(archive=WAITING, atomic=True, timeout=1)
+    detail = client.check_error(answer, 504, "/releases/r/upgrade/upload")
+    assert detail.endswith("; the release has been rolled back to revision 2")
+    assert answer.json["code"] == "rolled-back"
+    assert (client.colour(), client.status()["info"]["status"]) == ("green", "deployed")
 
 
 def test_a_change_that_waits_too_long_for_another_of_its_release_is_409(client: ReleaseClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -166,11 +167,28 @@ async def _change(
         if not output.ok:
             stdout = output.stdout[:_MAX_STDOUT_BYTES].decode("utf-8", "replace")
             raise helm_errors.problem_from_output(output.stderr, stdout)
-    except (Upstream, TimedOut) as problem:
-        if not is_dry_run and not (output is not None and was_not_started(output.stderr)):
+    except Problem as problem:
+        stderr = output.stderr if output is not None else ""
+        if how := helm_errors.undone_by(stderr):
+            problem.code = helm_errors.ROLLED_BACK
+            problem.message += f"; the release has been {await _undone(work, namespace, name, how)}"
+        elif isinstance(problem, Upstream | TimedOut) and not is_dry_run and not was_not_started(stderr):
             problem.message += f"; {await _uncertainty(work, namespace, name)}"
         raise
     return output
+
+
+async def _undone(work: Work, namespace: str, name: str, how: str) -> str:
+    """States how helm has undone a failed change, with the revision it returned to if it can be read."""
+    if how != "rolled back":
+        return how
+    try:
+        async with asyncio.timeout(_REVISION_TIMEOUT_SECONDS):
+            release = await work.reads.release(namespace, name)
+    except (Problem, TimeoutError):
+        return how
+    match = re.fullmatch(r"Rollback to (\d+)", release.info.description or "")
+    return f"{how} to revision {match[1]}" if match else how
 
 
 async def _uncertainty(work: Work, namespace: str, name: str) -> str:
