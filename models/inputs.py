@@ -13,7 +13,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -364,10 +364,9 @@ def check_parts(request_type: Any, names: Sequence[str]) -> None:
         raise Invalid("; ".join(faults))
 
 
-def check_arguments(request_type: Any, arguments: Mapping[str, Any]) -> None:
-    """Raises `Invalid` for an argument of a tool that the request type does not declare."""
-    known = {declared.json_name for declared in inputs(request_type)}
-    faults = [_unknown(name, "field", known, set()) for name in arguments if name not in known]
+def check_arguments(known: Collection[str], arguments: Mapping[str, Any]) -> None:
+    """Raises `Invalid` for an argument of a tool that is not one of the `known`."""
+    faults = [_unknown(name, "field", set(known), set()) for name in arguments if name not in known]
     if faults:
         raise Invalid("; ".join(faults))
 

@@ -23,6 +23,14 @@ _ADDITIVE = {"helm_install", "helm_test", "process_start", "process_start_select
 """Tools that change something and destroy nothing."""
 _IDEMPOTENT = {"helm_repo_add", "helm_push", "process_schedule"}
 """Tools that change something and have the same effect when they are called twice."""
+_NARROWER = {
+    "helm_show_all": "helm_show_chart, helm_show_values or helm_show_readme",
+    "helm_get_manifest": "helm_get_resources with a cursor",
+    "helm_diff": "helm_diff with context 0",
+}
+"""Tools whose results may be large, and what returns less."""
+PROJECT = "project"
+"""Another name of the argument `id` of a tool about a project; it takes the project's name."""
 
 
 @frozen
@@ -37,6 +45,16 @@ class Forwarded:
     query: Sequence[str]
     body: Sequence[str]
 
+    @property
+    def has_project(self) -> bool:
+        """Whether it is about a project by id; the tool takes the name too."""
+        return "/projects/{id}/" in self.path
+
+    @property
+    def has_both_streams(self) -> bool:
+        """Whether it reads one output stream of a process; the tool reads both by default."""
+        return "/processes/logs/{name}" in self.path
+
 
 @frozen
 class Tool:
@@ -48,6 +66,21 @@ class Tool:
     action: ChartOperation | Forwarded
     is_paged: bool = False
     """Whether the tool adds a cursor to a list that REST returns as a whole."""
+
+    @property
+    def arguments(self) -> set[str]:
+        """The names of its arguments, with those that its schema leaves out."""
+        names = set(self.schema["properties"])
+        if isinstance(self.action, ChartOperation):
+            names |= {each.json_name for each in self.action.inputs}
+        elif self.action.has_project:
+            names.add(PROJECT)
+        return names
+
+    @property
+    def rest_hint(self) -> str:
+        """What to call where the result is too large: a narrower tool, or REST."""
+        return f"call {_NARROWER[self.name]}" if self.name in _NARROWER else "REST returns all of it"
 
     @property
     def title(self) -> str:

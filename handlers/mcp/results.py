@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Collection
 from typing import Any
 
 from attrs import evolve, frozen
@@ -14,7 +15,13 @@ from models.charts.responses import Download
 from models.errors import TooLarge
 
 MAX_RESULT_BYTES = 8 * 1024 * 1024
-"""An agent holds a result whole in memory, and so does the server."""
+"""Of a response, before a page of it is cut: the server holds it whole in memory."""
+MAX_EVENT_BYTES = 1_000_000
+"""Of a result as an event of the stream. The SDK's client ends a conversation at a line of 1 MiB."""
+_ENVELOPE_BYTES = 4_000
+"""What surrounds the text in an event, its id included."""
+_NARROWING = ("lines", "limit", "size", "maxResults")
+"""Arguments that make a result smaller."""
 
 
 @frozen
@@ -82,6 +89,28 @@ def page(result: Result, cursor: int, rows: int | None) -> Result:
     following = {"nextCursor": str(end)} if end < len(items) else {}
     answer = {"items": items[cursor:end], "total": len(items), **following}
     return evolve(result, text=json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
+
+
+def bounded(result: Result, arguments: Collection[str], other: str) -> Result:
+    """The result, or an error that names a narrower call where its event would be too large.
+
+    `arguments` are those that the tool has; `other` is another way to get all. CPU-bound for a large result.
+    """
+    size = _encoded_bytes(result)
+    if size < MAX_EVENT_BYTES:
+        return result
+    narrower = next((name for name in _NARROWING if name in arguments), None)
+    advice = f"call it with smaller {narrower}" if narrower is not None else other
+    return failed(f"the result has {size} bytes, and a tool returns less than {MAX_EVENT_BYTES}; {advice}")
+
+
+def _encoded_bytes(result: Result) -> int:
+    """The size of a result in its event, at most; a character of its text takes up to six bytes."""
+    texts = (result.text, *result.warnings)
+    size = _ENVELOPE_BYTES + (len(result.blob.content) * 4 // 3 if result.blob is not None else 0)
+    if size + 6 * sum(map(len, texts)) < MAX_EVENT_BYTES:
+        return size + 6 * sum(map(len, texts))
+    return size + sum(len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")) for text in texts)
 
 
 def failed(message: str) -> Result:

@@ -21,7 +21,7 @@ from attrs import frozen
 from handlers.charts.operations import ChartOperation, helm_caller, run
 from handlers.http.credentials import Caller
 from handlers.http.permissions import READ_CLUSTER, admit, check_changes_open, check_cluster_reads
-from handlers.mcp import results
+from handlers.mcp import project_names, results
 from handlers.mcp.derived_tools import Forwarded, Tool, toolset_of
 from handlers.mcp.results import Result
 from models.config.parsers import TOOLSETS
@@ -146,6 +146,16 @@ class Toolbox:
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
         """Calls a tool. A change that has begun continues when the client disconnects."""
+        try:
+            if isinstance(tool.action, Forwarded) or self._config().svc.rest.unknown_fields == "REFUSE":
+                check_arguments(tool.arguments, arguments)
+        except Problem as problem:
+            return results.failed(problem.message)
+        result = await self._page(tool, arguments, caller)
+        return await asyncio.to_thread(results.bounded, result, tool.arguments, tool.rest_hint)
+
+    async def _page(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
+        """The result; of a tool that pages a list, the page that `cursor` and `limit` name."""
         if not tool.is_paged:
             return await self._call(tool, arguments, caller)
         given = {name: value for name, value in arguments.items() if name != "cursor"}
@@ -191,8 +201,6 @@ class Toolbox:
                 given = await self._in_worker(lambda: _with_files(operation, work, arguments))
             except OSError as error:
                 raise Failed(f"the request could not be stored: {error.strerror}") from None
-            if work.charts.svc.rest.unknown_fields == "REFUSE":
-                check_arguments(operation.request_type, given)
             return read_arguments(operation.request_type, given)
 
         async def respond(value: Any) -> Result:
@@ -205,6 +213,10 @@ class Toolbox:
         await self._in_worker(lambda: _check_size(arguments))
         check_text(arguments)
         given = {name: value for name, value in arguments.items() if value is not None}
+        if request.has_project:
+            given = await project_names.with_id(request, given, send)
+        if request.has_both_streams:
+            given = {"stream": "both", **given}
         missing = [name for name in request.variables if not _query_text(given.get(name, "")).strip()]
         if missing:
             raise Invalid("; ".join(f"{name} is required" for name in missing))

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import ClassVar
 from weakref import WeakKeyDictionary
@@ -22,8 +23,8 @@ from handlers.operations import EVENT_STREAM, NoInputs, Operation, operation_rou
 from handlers.routing import Route, StreamPath
 from handlers.supervision.selection import NamedProcess, Selection, selected_names
 from handlers.supervision.streams import LogRequest, LogStream, StatusStream, log_file
-from models.errors import Failed
-from models.inputs import FLAG, query
+from models.errors import Failed, NotFound
+from models.inputs import FLAG, choice, query
 from models.json_format import http_message
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
@@ -141,6 +142,10 @@ async def restart_all(handler: Base, _: NoInputs) -> ResponseMessage:
 
 @http_message
 class LogDownload(LogRequest):
+    stream: str = query(
+        "The output stream; both: each with a mark, that written last at the end", "stdout",
+        kind=choice("stdout", "stderr", "both"),
+    )  # fmt: skip
     download: bool = query("The whole file, as a download; `lines` is ignored", False, kind=FLAG, is_rest_only=True)
     backups: bool = query("With download=true: the rotated files before it", False, kind=FLAG, is_rest_only=True)
 
@@ -158,6 +163,10 @@ class Logs(Base):
 
     async def get(self, name: str) -> None:
         request = read_request(self, self.operations["GET"], [name])
+        if request.stream == "both" and not request.download:
+            self.set_header("Vary", "Accept")
+            self.send((await self._both(name, request.lines)).encode(), "text/plain; charset=utf-8")
+            return
         file = log_file(self.supervision, name, request.stream)
         if request.download:
             await self._download(file, request.backups)
@@ -170,6 +179,26 @@ class Logs(Base):
             raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
         self.set_header("Vary", "Accept")
         self.send(text, "text/plain; charset=utf-8")
+
+    async def _both(self, name: str, lines: int) -> str:
+        """The ends of both logs, each below a mark, that written last at the end. An empty log says so.
+
+        A stream without a file of its own is left out. Raises `NotFound` if neither has one, `Failed`.
+        """
+        paths = dict[str, str]()
+        for stream in ("stderr", "stdout"):
+            try:
+                paths[log_file(self.supervision, name, stream).path] = stream  # both may have one file
+            except NotFound:
+                if stream == "stdout" and not paths:
+                    raise
+        parts = list[tuple[float, str]]()
+        for path, stream in paths.items():
+            try:
+                parts.append(await asyncio.to_thread(_marked_tail, Path(path), stream, lines))
+            except OSError as error:
+                raise Failed(f"{path} cannot be read: {error.strerror}") from None
+        return "".join(text for _, text in sorted(parts, key=itemgetter(0)))
 
     async def _download(self, file: LogFile, with_backups: bool) -> None:
         """Sends the file as fast as the client reads; only pieces of it are in memory."""
@@ -188,6 +217,14 @@ class Logs(Base):
             raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
         except StreamClosedError:
             pass  # the client has left
+
+
+def _marked_tail(path: Path, stream: str, lines: int) -> tuple[float, str]:
+    """When a log was written last, and its end below a mark. Raises `OSError`."""
+    text = tail(path, lines)[0].decode("utf-8", "replace")
+    if not text:
+        return 0.0, f"==> {stream} is empty <==\n"
+    return path.stat().st_mtime, f"==> {stream} <==\n{text}" + ("" if text.endswith("\n") else "\n")
 
 
 _control = partial(Operation, response_type=ResponseMessage, permission=CONTROL_PROCESSES)

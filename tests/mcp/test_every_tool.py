@@ -211,6 +211,13 @@ async def reports(lab: Lab, one: Agent) -> None:
     assert (await one.json_of("run_detail", id=lab.run_id))["run"]["id"] == lab.run_id
     assert (await one.json_of("gate_verdict", project="shop", branch="main"))["status"] == "PASSED"
     assert await one.json_of("flaky_tests", id=str(project["id"])) == []
+    assert await one.json_of("flaky_tests", id="shop") == []
+    assert await one.json_of("flaky_tests", project="shop") == []
+    assert len(await one.json_of("run_list", project="shop", limit=5)) == 1
+    assert "not both" in error_text(await one.result("run_list", id="shop", project="shop"))
+    assert error_text(await one.result("run_list", project="none")) == error_text(
+        await one.result("run_list", id="none")
+    )
     assert len((await one.json_of("run_tests", id=lab.run_id, status="passed"))["items"]) == 2
     assert (await one.json_of("failure_clusters", id=str(project["id"])))["items"] == []
     assert len((await one.json_of("project_search", id=str(project["id"]), q="c1"))["items"]) == 1
@@ -280,11 +287,13 @@ def test_the_message_of_a_failure_is_that_of_rest(lab: Lab, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["http", "stdio"])
 def test_arguments_are_checked_like_bodies_of_rest(lab: Lab, way: str) -> None:
-    """Chart tools refuse unknown arguments, others ignore them; null is absent; a missing path parameter is named."""
+    """Unknown arguments are refused; null is absent; a missing path parameter is named."""
 
     async def work() -> None:
         async with agent(lab, way) as one:
-            assert await one.json_of("process_info", name="web", colour="red", lines=None)
+            unknown = 'unknown field "nme"; did you mean "name"?'
+            assert error_text(await one.result("process_info", name="web", nme="web")) == unknown
+            assert error_text(await one.result("process_list", colour=None)) == 'unknown field "colour"'
             assert await one.json_of("event_list", size=None)
             assert error_text(await one.result("helm_repo_list", colour={"a": 1})).startswith('unknown field "colour"')
             assert error_text(await one.result("process_info")) == "name is required"

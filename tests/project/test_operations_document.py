@@ -47,7 +47,7 @@ CODE: dict[str, tuple[float, ...]] = {
     "open event streams": (sse.RESERVED_STREAMS,),
     "tool calls in progress or waiting": (toolbox.MAX_WAITING_CALLS,),
     "sessions of agents, of each transport": (tools.MAX_SESSIONS, tools.SESSION_IDLE_SECONDS),
-    "a response to an agent": (results.MAX_RESULT_BYTES / MIB,),
+    "a response to an agent; a result": (results.MAX_RESULT_BYTES / MIB, results.MAX_EVENT_BYTES),
     "body of JSON; with values of a chart or a CODEOWNERS file; its `,:[{` beyond 64 KiB": (
         json_format.SMALL_BODY_BYTES / 1024,
         charts.MAX_JSON_BYTES / MIB,
