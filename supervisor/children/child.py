@@ -246,7 +246,8 @@ class Children:
 
     def _launched(self, launch: Launch) -> Child:
         request, inherited = launch.request()
-        pid, status = self.launcher.launch({**request, "key": self.key, "boot_id": self._boot_id.encode()}, inherited)
+        facts = {"key": self.key, "boot_id": self._boot_id.encode(), "server": os.getpid()}
+        pid, status = self.launcher.launch(request | facts, inherited)
         try:
             child = self._started(pid, None, status)
         except BaseException:

@@ -133,6 +133,8 @@ def _execute(request: dict[str, Any], given: list[int]) -> None:
     if is_users:
         _change_directory(directory)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if os.getppid() != request["server"]:
+        os._exit(127)  # the server was killed meanwhile, and its next start has not found this process by its tag
     _execute_command(request["argv"], request["environment"])
 
 

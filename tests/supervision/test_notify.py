@@ -172,7 +172,11 @@ def test_a_process_that_was_ready_while_no_server_ran_counts_as_running(server: 
     for name in ("missed", "pinging"):
         server.until(name, "running")
     assert [server.info(name)["pid"] for name in ("missed", "pinging")] == pids
-    found = server.get("/api/v1/processes/notices?name=process.ready_assumed").json["content"]
+
+    def noticed() -> list[dict[str, Any]]:
+        return list(server.get("/api/v1/processes/notices?name=process.ready_assumed").json["content"])
+
+    found = wait_for(lambda: len(notices := noticed()) == 2 and notices, about="both notices")
     assert {(notice["message"].split()[0], notice["message"].split(" and ")[-1]) for notice in found} == {
         ("missed", "did not send READY=1 within 1.5 s of its adoption: it counts as running"),
         ("pinging", "has sent WATCHDOG=1: it counts as running"),

@@ -360,7 +360,7 @@ def test_log_of_a_process_never_started_is_empty(logs: Server) -> None:
     [
         ("lines=0", "lines"), ("lines=10001", "lines"), ("lines=-1", "lines"), ("lines=x", "lines"),
         ("lines=1.5", "lines"),
-        ("stream=both", "stream"), ("stream=STDOUT", "stream"),
+        ("stream=neither", "stream"), ("stream=STDOUT", "stream"),
     ],
 )  # fmt: skip
 def test_invalid_log_parameter_is_400_and_is_named(logs: Server, query: str, name: str) -> None:
