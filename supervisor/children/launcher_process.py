@@ -50,7 +50,10 @@ def serve(descriptor: int) -> None:
     gc.disable()
     gc.freeze()
     while True:
-        message, parts, _, _ = requests.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
+        try:
+            message, parts, _, _ = requests.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:  # the server was killed before it read a reply
+            return
         if not message:
             return
         given = array.array("i")
@@ -61,7 +64,10 @@ def serve(descriptor: int) -> None:
             _run(requests, list(given))
         for each in given:
             os.close(each)
-        requests.send(REPLY.pack(pid))
+        try:
+            requests.send(REPLY.pack(pid))
+        except BrokenPipeError:  # the server was killed meanwhile
+            return
 
 
 def _prepare_signals() -> None:
