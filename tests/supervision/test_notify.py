@@ -254,6 +254,7 @@ def socket_of(server: Server, name: str) -> str:
     return next(one.partition(b"=")[2].decode() for one in variables if one.startswith(b"NOTIFY_SOCKET="))
 
 
+@pytest.mark.needs("systemd-notify")
 def test_each_start_has_a_socket_with_another_name(server: Server) -> None:
     """Nobody can bind it before: the name is not known before the start."""
     names = set()
