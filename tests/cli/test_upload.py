@@ -206,8 +206,8 @@ def test_a_token_of_scope_ingest_shows_the_verdict_and_its_rules(serve: Serve, r
     with open_store(server.data):
         other = accounts.user_named("other") or accounts.create_user("other", "!", "USER", NOW)
         Project.update(visibility="PRIVATE").execute()
-        stranger = accounts.create_token(other.id, "post", "INGEST", None, NOW)
-    assert server.ask("GET", verdict_of, headers=bearer(stranger)).status == 404
+        other_token = accounts.create_token(other.id, "post", "INGEST", None, NOW)
+    assert server.ask("GET", verdict_of, headers=bearer(other_token)).status == 404
 
 
 @pytest.mark.parametrize(
