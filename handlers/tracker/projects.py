@@ -25,10 +25,9 @@ from handlers.tracker.responses import (
 from handlers.tracker.triage import LongProjectList, ProjectList
 from models.accounts import permissions
 from models.accounts.accounts import User
-from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import Invalid
-from models.inputs import ID_TEXT, UNSET, Kind, body, free_text, inputs, path, query
-from models.json_format import camel_case, http_message
+from models.inputs import ID_TEXT, Kind, body, free_text, inputs, path, query
+from models.json_format import http_message
 from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import queries, settings, visibility
 from models.tracker.failures import first_failures, flaky
@@ -37,6 +36,7 @@ from models.tracker.forges import owners
 from models.tracker.forges import project_forge as forges
 from models.tracker.forges.project_forge import TokenChange
 from models.tracker.gate import quality_gate
+from models.tracker.settings import ProjectSettings
 from models.tracker.tables import Project as ProjectRow
 from models.tracker.tables import Test, reports
 
@@ -84,70 +84,15 @@ def project_detail(handler: Base, id: str) -> ProjectDetail:
     )
 
 
-def _setting(about: str, **schema: Any) -> Any:
-    """A setting of a project, which `settings.read_json` checks; null inherits the global one."""
-    kind = schema.pop("type")
-    nullable = Kind({"type": [kind, "null"], **schema}, lambda _, value: value, reads_null=True)
-    return body(about, UNSET, kind=nullable)
-
-
-def _percent(about: str, highest: int = 100) -> Any:
-    return _setting(about, type="number", minimum=0, maximum=highest)
-
-
 @http_message
-class NewSettings:
-    """The settings that a request names, by column."""
-
-    base_branch: Any = _setting("The branch whose newest complete run is the baseline", type="string")
-    repo_url: Any = _setting("The URL of the repository", type="string")
-    min_line_coverage: Any = _percent("Less fails the gate")
-    max_coverage_drop_pct: Any = _percent("Percentage points that coverage may drop")
-    fail_on_new_failures: Any = _setting("Whether new failures fail the gate", type="boolean")
-    min_patch_coverage: Any = _percent("Less coverage of the changed lines fails the gate")
-    min_patch_lines: Any = _setting("Fewer changed lines than this pass", type="integer", minimum=0)
-    fail_on_no_tests: Any = _setting("Whether a run without tests fails the gate", type="boolean")
-    fail_on_missing_coverage: Any = _setting("Whether a run without coverage fails the gate", type="boolean")
-    aggregate_flags: Any = _setting("Whether all flags of a commit must pass", type="boolean")
-    carry_forward_flags: Any = _setting(
-        "Flags whose coverage is carried forward; `*`: all", type="array", items={"type": "string"}
-    )
-    carry_forward_max_age: Any = _setting("In seconds; older coverage is not carried", type="number", minimum=0)
-    required_flags: Any = _setting(
-        "Flags of which every commit must have a run", type="array", items={"type": "string"}
-    )
-    max_test_drop_pct: Any = _percent("A larger share of missing tests fails the gate")
-    fail_on_any_failure: Any = _setting("Whether any failing test fails the gate", type="boolean")
-    perf_max_latency_increase_pct: Any = _percent(
-        "A larger increase of the 95th percentile fails the gate", settings.MAX_INCREASE_PCT
-    )
-    perf_max_throughput_drop_pct: Any = _percent("A larger drop of the throughput fails the gate")
-    perf_max_error_pct: Any = _percent("More errors of a label fail the gate")
-    source_mode: Any = _setting("Where source lines come from", type="string", enum=[*settings.SOURCE_MODES, None])
-    forge_repo: Any = _setting("The repository on a forge from which source files are read for members", type="string")
-    forge_token: Any = _setting(
-        "The token for that forge; it is never shown", type="string", writeOnly=True, maxLength=MAX_TOKEN_CHARACTERS
-    )
-
-
-_SETTINGS = inputs(NewSettings)
-
-
-@http_message
-class SettingsOfProject(NewSettings):
+class SettingsOfProject(ProjectSettings):
     id: str = path("The project", kind=ID_TEXT)
 
 
 async def change_settings(handler: Base, request: SettingsOfProject) -> object:
     """Changes the settings that the request names. For an OWNER."""
-    values = {one.name: getattr(request, one.name) for one in _SETTINGS}
-    named = {name: value for name, value in values.items() if value is not UNSET}
-    token = TokenChange(settings.read_token(named.pop("forge_token"))) if "forge_token" in named else None
-    try:
-        columns = settings.read_json(named)
-    except Invalid as error:
-        column = error.message.partition(" ")[0].rstrip(":")
-        raise Invalid(error.message.replace(column, camel_case(column), 1)) from None
+    columns = settings.named(request)
+    token = TokenChange(columns.pop("forge_token")) if "forge_token" in columns else None
     user, now, sources = handler.caller.user, handler.clock.now(), handler.tracker.forges
 
     def change() -> None:
@@ -318,7 +263,8 @@ async def set_triage(handler: Base, request: NewTriage) -> TriageInfo:
 
 
 _EMPTY_SETTINGS = "a JSON object of settings is required"
-_NO_SETTING = f"is not a setting of a project; these are: {', '.join(one.json_name for one in _SETTINGS)}"
+_SETTING_NAMES = ", ".join(declared.json_name for declared in inputs(ProjectSettings))
+_NO_SETTING = f"is not a setting of a project; these are: {_SETTING_NAMES}"
 OPERATIONS = [
     list_operation(
         "project_list", "/projects", "List the projects that the caller may read, by name", ProjectListRequest,

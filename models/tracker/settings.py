@@ -1,151 +1,208 @@
-"""Changes of a project's settings, visibility and members."""
+"""The settings of a project, declared once, and changes of them, of its visibility and of its members.
+
+`ProjectSettings` gives the fields of `PATCH /projects/{id}/settings`, those of the settings page, their JSON Schema and
+the reader of each. What is null inherits the server's setting (`quality_gate.thresholds`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.accounts import accounts, permissions
 from models.accounts.accounts import User
 from models.accounts.permissions import PROJECT_ROLES
 from models.config import parsers, secret_files
+from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import Conflict, Invalid, NotFound
+from models.inputs import UNSET, Input, Kind, body, inputs
+from models.json_format import http_message
 from models.tracker.forges.forge_links import repository, without_login
 from models.tracker.tables import Project, reports
 
-MAX_CHARACTERS = {"base_branch": 255, "repo_url": 1024, "forge_repo": 1024}
 SOURCE_MODES = ("off", "upload", "forge")
-_BOOLEANS = {"true": True, "false": False}
+_MAX_INCREASE_PCT = 10_000
+_MAX_PATCH_LINES = 10**9
+_MAX_CARRY_SECONDS = 10 * 365 * 86_400
+_MAX_LISTED_FLAGS = 100
+_MAX_BRANCH_CHARACTERS, _MAX_URL_CHARACTERS = 255, 1024
+
+Reader = Callable[[str, Any], Any]
+"""Reads a JSON value; takes the setting's name first. Raises `Invalid`, which names the setting."""
 
 
-def read(form: Mapping[str, str]) -> dict[str, Any]:
-    """New values by column, of the fields that a form has; blank restores the global setting.
+def _setting(about: str, read: Reader, type: str, **schema: Any) -> Any:
+    def read_nullable(name: str, value: Any) -> Any:
+        return None if value is None else read(name, value)
 
-    Raises `Invalid`, which names the field.
-    """
-    readers = {
-        "base_branch": _line,
-        "repo_url": _url,
-        "min_line_coverage": _percent,
-        "max_coverage_drop_pct": _percent,
-        "fail_on_new_failures": _boolean,
-        "required_flags": _listed_flags,
-        "max_test_drop_pct": _percent,
-        "fail_on_any_failure": _boolean,
-    }
-    return {
-        name: reader(name, form[name].strip()) if form[name].strip() else None
-        for name, reader in readers.items()
-        if name in form
-    }
+    kind = Kind({"type": [type, "null"], **schema}, read_nullable, reads_null=True)
+    return body(about, UNSET, kind=kind)
 
 
-_BOOLEAN_COLUMNS = {
-    "fail_on_new_failures", "fail_on_no_tests", "fail_on_missing_coverage", "aggregate_flags", "fail_on_any_failure",
-}  # fmt: skip
-_FLAG_COLUMNS = {"carry_forward_flags", "required_flags"}
-MAX_PATCH_LINES = 10**9
-MAX_LISTED_FLAGS = 100
-MAX_INCREASE_PCT = 10_000
-MAX_CARRY_SECONDS = 10 * 365 * 86_400
+def _number(about: str, highest: int = 100) -> Any:
+    def read(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= highest:
+            raise Invalid(f"{name} must be a number from 0 to {highest}, or null")
+        return float(value)
+
+    return _setting(about, read, "number", minimum=0, maximum=highest)
 
 
-def read_token(value: Any) -> str | None:
-    """A token from JSON or a form; None removes it. Raises `Invalid` without the token."""
-    if value is not None and not isinstance(value, str):
-        raise Invalid("forgeToken must be text or null")
-    try:
-        return None if value is None else secret_files.check_token(value)
-    except parsers.ValidationError as why:
-        raise Invalid(f"forgeToken {why}") from None
+def _count(about: str, highest: int) -> Any:
+    def read(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= highest:
+            raise Invalid(f"{name} must be a number from 0 to {highest}, or null")
+        return value
+
+    return _setting(about, read, "integer", minimum=0, maximum=highest)
 
 
-def read_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """New values by column, from JSON values by column; null restores the global setting.
-
-    Raises `Invalid`, which names the field.
-    """
-    return {name: None if value is None else _read_value(name, value) for name, value in values.items()}
-
-
-def _read_value(name: str, value: Any) -> Any:
-    if name in _BOOLEAN_COLUMNS:
+def _flag(about: str) -> Any:
+    def read(name: str, value: Any) -> bool:
         if not isinstance(value, bool):
             raise Invalid(f"{name} must be true, false or null")
         return value
-    if name in _TEXTS:
-        if not isinstance(value, str) or not value.strip():
+
+    return _setting(about, read, "boolean")
+
+
+def _flags(about: str) -> Any:
+    def read(name: str, value: Any) -> list[str]:
+        if not isinstance(value, list) or len(value) > _MAX_LISTED_FLAGS:
+            raise Invalid(f"{name} must be a list of at most {_MAX_LISTED_FLAGS} flags, or null")
+        try:
+            return [parsers.flag_name(flag if isinstance(flag, str) else "") for flag in value]
+        except parsers.ValidationError as error:
+            raise Invalid(f"{name}: {error}") from None
+
+    return _setting(about, read, "array", items={"type": "string"})
+
+
+def _text(about: str, highest: int, check: Callable[[str], str] = str, **schema: Any) -> Any:
+    """A line; `check` returns what is stored, and raises `ValidationError`."""
+
+    def read(name: str, value: Any) -> str:
+        if not isinstance(value, str) or not (text := value.strip()):
             raise Invalid(f"{name} must be text or null")
-        return _TEXTS[name](name, value.strip())
-    if name == "source_mode":
-        if value not in SOURCE_MODES:
-            raise Invalid(f"{name} must be one of {', '.join(SOURCE_MODES)}, or null")
-        return value
-    if name in _FLAG_COLUMNS:
-        return _flags(name, value)
-    highest = {
-        "min_patch_lines": MAX_PATCH_LINES,
-        "carry_forward_max_age": MAX_CARRY_SECONDS,
-        "perf_max_latency_increase_pct": MAX_INCREASE_PCT,
-    }.get(name, 100)
-    is_number = isinstance(value, int) or (isinstance(value, float) and name != "min_patch_lines")
-    if isinstance(value, bool) or not is_number or not 0 <= value <= highest:
-        raise Invalid(f"{name} must be a number from 0 to {highest}, or null")
-    return value if name == "min_patch_lines" else float(value)
+        if len(text) > highest or not text.isprintable():
+            raise Invalid(f"{name} must have at most {highest} characters, all of them printable")
+        try:
+            return check(text)
+        except parsers.ValidationError as error:
+            raise Invalid(f"{name} {error}") from None
+
+    return _setting(about, read, "string", **schema)
 
 
-def _flags(name: str, value: Any) -> list[str]:
-    if not isinstance(value, list) or len(value) > MAX_LISTED_FLAGS:
-        raise Invalid(f"{name} must be a list of at most {MAX_LISTED_FLAGS} flags, or null")
-    try:
-        return [parsers.flag_name(flag) if isinstance(flag, str) else parsers.flag_name("") for flag in value]
-    except parsers.ValidationError as error:
-        raise Invalid(f"{name}: {error}") from None
+def _url(text: str) -> str:
+    return without_login(parsers.url(text))
 
 
-def _listed_flags(name: str, text: str) -> list[str]:
-    return _flags(name, [flag.strip() for flag in text.split(",") if flag.strip()])
-
-
-def _line(name: str, text: str) -> str:
-    if len(text) > MAX_CHARACTERS[name] or not text.isprintable():
-        raise Invalid(f"{name} must have at most {MAX_CHARACTERS[name]} characters, all of them printable")
-    return text
-
-
-def _url(name: str, text: str) -> str:
-    try:
-        return without_login(parsers.url(_line(name, text)))
-    except parsers.ValidationError as error:
-        raise Invalid(f"{name} {error}") from None
-
-
-def _repository(name: str, text: str) -> str:
-    if repository(_line(name, text)) is None:
-        raise Invalid(f"{name} must be the https, ssh or user@host:path URL of a repository")
+def _repository(text: str) -> str:
+    if repository(text) is None:
+        raise parsers.ValidationError("must be the https, ssh or user@host:path URL of a repository")
     if "://" in text and not text.startswith("ssh") and "@" in text.split("/")[2]:
-        raise Invalid(f"{name} must have no username or password")
+        raise parsers.ValidationError("must have no username or password")
     return text
 
 
-def _percent(name: str, text: str) -> float:
+def _read_source_mode(name: str, value: Any) -> Any:
+    if value not in SOURCE_MODES:
+        raise Invalid(f"{name} must be one of {', '.join(SOURCE_MODES)}, or null")
+    return value
+
+
+def _read_token(name: str, value: Any) -> str:
+    """The message must not show the token."""
+    if not isinstance(value, str):
+        raise Invalid(f"{name} must be text or null")
     try:
-        return parsers.between(0.0, 100.0)(parsers.number(text))
-    except parsers.ValidationError as error:
-        raise Invalid(f"{name} {error}") from None
+        return secret_files.check_token(value)
+    except parsers.ValidationError as why:
+        raise Invalid(f"{name} {why}") from None
 
 
-def _boolean(name: str, text: str) -> bool:
-    if text not in _BOOLEANS:
-        raise Invalid(f"{name} must be true or false")
-    return _BOOLEANS[text]
+@http_message
+class ProjectSettings:
+    """The settings that a request names, by column; the others are UNSET."""
+
+    base_branch: Any = _text("The branch whose newest complete run is the baseline", _MAX_BRANCH_CHARACTERS)
+    repo_url: Any = _text("The URL of the repository", _MAX_URL_CHARACTERS, _url)
+    min_line_coverage: Any = _number("Less fails the gate")
+    max_coverage_drop_pct: Any = _number("Percentage points that coverage may drop")
+    fail_on_new_failures: Any = _flag("Whether new failures fail the gate")
+    min_patch_coverage: Any = _number("Less coverage of the changed lines fails the gate")
+    min_patch_lines: Any = _count("Fewer changed lines than this pass", _MAX_PATCH_LINES)
+    fail_on_no_tests: Any = _flag("Whether a run without tests fails the gate")
+    fail_on_missing_coverage: Any = _flag("Whether a run without coverage fails the gate")
+    aggregate_flags: Any = _flag("Whether all flags of a commit must pass")
+    carry_forward_flags: Any = _flags("Flags whose coverage is carried forward; `*`: all")
+    carry_forward_max_age: Any = _number("In seconds; older coverage is not carried", _MAX_CARRY_SECONDS)
+    required_flags: Any = _flags("Flags of which every commit must have a run")
+    max_test_drop_pct: Any = _number("A larger share of missing tests fails the gate")
+    fail_on_any_failure: Any = _flag("Whether any failing test fails the gate")
+    perf_max_latency_increase_pct: Any = _number(
+        "A larger increase of the 95th percentile fails the gate", _MAX_INCREASE_PCT
+    )
+    perf_max_throughput_drop_pct: Any = _number("A larger drop of the throughput fails the gate")
+    perf_max_error_pct: Any = _number("More errors of a label fail the gate")
+    source_mode: Any = _setting("Where source lines come from", _read_source_mode, "string", enum=[*SOURCE_MODES, None])
+    forge_repo: Any = _text(
+        "The repository on a forge from which source files are read for members", _MAX_URL_CHARACTERS, _repository
+    )
+    forge_token: Any = _setting(
+        "The token for that forge; it is never shown", _read_token, "string",
+        writeOnly=True, maxLength=MAX_TOKEN_CHARACTERS,
+    )  # fmt: skip
 
 
-_TEXTS = {"base_branch": _line, "repo_url": _url, "forge_repo": _repository}
+FOR_WRITERS = (
+    "base_branch", "repo_url", "min_line_coverage", "max_coverage_drop_pct", "fail_on_new_failures", "required_flags",
+    "max_test_drop_pct", "fail_on_any_failure",
+)  # fmt: skip
+"""What the first form of the settings page has, which WRITE may change; all else needs OWNER."""
+FORGE = ("source_mode", "forge_repo", "forge_token")
+"""What the form of the forge has."""
+
+
+def named(request: ProjectSettings) -> dict[str, Any]:
+    """The values that a request names, by column."""
+    values = {declared.name: getattr(request, declared.name) for declared in inputs(ProjectSettings)}
+    return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def read_form(form: Mapping[str, str], columns: tuple[str, ...]) -> dict[str, Any]:
+    """New values of the `columns` that a form has; a blank text restores the server's setting.
+
+    Raises `Invalid`, which names the field.
+    """
+    declared = [one for one in inputs(ProjectSettings) if one.name in columns and one.name in form]
+    return {one.name: _read_text(one, form[one.name].strip()) for one in declared}
+
+
+def _read_text(declared: Input, text: str) -> Any:
+    """The JSON value that a text of a form stands for, read; a text that stands for none is refused as it is."""
+    assert declared.kind is not None
+    value: Any = text
+    match declared.kind.schema["type"][0]:
+        case "boolean":
+            value = {"true": True, "false": False}.get(text, text)
+        case "array":
+            value = [entry.strip() for entry in text.split(",") if entry.strip()]
+        case "number":
+            value = _number_of(text)
+    return declared.kind.read(declared.name, value if text else None)
+
+
+def _number_of(text: str) -> float | str:
+    try:
+        return parsers.number(text)
+    except parsers.ValidationError:
+        return text
 
 
 def change(project: Project, columns: Mapping[str, Any]) -> None:
-    """Stores what `read` returned."""
+    """Stores new values by column."""
     if columns:
         Project.update(**columns).where(Project.id == project.id).execute()
 

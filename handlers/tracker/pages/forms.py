@@ -108,7 +108,7 @@ class Settings(SettingsForm):
 
     @shown_again
     async def post(self, id: str) -> None:
-        columns = settings.read(self.form())
+        columns = settings.read_form(self.form(), settings.FOR_WRITERS)
         await self.change(id, "WRITE", lambda project: settings.change(project, columns), "/settings")
 
 
@@ -121,13 +121,11 @@ class Forge(SettingsForm):
     @shown_again
     async def post(self, id: str) -> None:
         form, sources, now = self.form(), self.tracker.forges, self.clock.now()
-        texts = {name: form.get(name, "").strip() or None for name in ("source_mode", "forge_repo")}
-        columns, token = settings.read_json(texts), None
-        if form.get("remove_token"):
-            token = TokenChange(None)
-        elif typed := form.get("forge_token", "").strip():
-            token = TokenChange(settings.read_token(typed))
-        is_confirmed = self.user.is_admin and form.get("confirmed_repo", "") == (texts["forge_repo"] or "-")
+        columns = {"source_mode": None, "forge_repo": None, **settings.read_form(form, settings.FORGE)}
+        typed, token = columns.pop("forge_token", None), None
+        if form.get("remove_token") or typed:
+            token = TokenChange(None if form.get("remove_token") else typed)
+        is_confirmed = self.user.is_admin and form.get("confirmed_repo", "") == (columns["forge_repo"] or "-")
         await self.change(
             id,
             "OWNER",
