@@ -112,7 +112,7 @@ def record_repeated(run: Run, upload_id: int) -> None:
 
 
 def _leave_to_others(run: Run, job_key: str, report_ids: Sequence[int]) -> Collection[int]:
-    """Of superseded reports, those that another job sent too become its reports. Returns their ids."""
+    """Gives each superseded report that another job has uploaded too to that job. Returns the ids of these reports."""
     values = {"run": run.id, "job_key": job_key, "ids": json.dumps(list(report_ids))}
     heirs = dict(reports.execute_sql(_HEIRS, values).fetchall())
     for report, upload in heirs.items():

@@ -74,7 +74,7 @@ def about(process: dict[str, Any], reasons: _Reasons, now: float, room: int) -> 
 
 
 def _times(process: dict[str, Any], since: float | None, now: float, has_clock: bool) -> list[str]:
-    """Since when it is as it is and when its schedule runs it next; with `has_clock` the times of day too."""
+    """How long a process has had its status, and when its schedule runs it next; `has_clock` adds times of day."""
     times = []
     if since is not None:
         times += [moment(since, now)] * has_clock + [f"{rough(now - since)} ago"]

@@ -107,7 +107,7 @@ class Logs:
         self._clock = clock or Clock()
         self._rotations: Counter[str] = Counter()
         self._removed: Counter[str] = Counter()  # bytes that were rotated away
-        self._starts: dict[str, list[int]] = {}  # of these, what was rotated away before each of the last rotations
+        self._starts: dict[str, list[int]] = {}  # by path: `_removed` as it was before each of the last rotations
         self._backups: dict[str, int] = {}
         self._posted_at: dict[str, float] = {}
         self._rotation_lock = asyncio.Lock()  # no file is rotated while a follower reads from it

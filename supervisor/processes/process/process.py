@@ -371,7 +371,7 @@ class Process:
     async def _end(self, instance: ProcessInstance, wanted: bool, request: int) -> None:
         """Stops the instance; returns when it and what it left running are gone. Raises `Failed`.
 
-        `request` is the number of the request that stops it: a later stop ends the hooks of this one.
+        `request` is the number of the request to stop. Hooks that an earlier request has started are ended.
         """
         instance.is_ending = True
         if self.status is not Status.STOPPING:
