@@ -108,7 +108,7 @@ class Slots:
             raise
 
     def _may_wait_ahead(self, who: str | None) -> bool:
-        """Whether a call has to wait although a slot is free: others of its caller, or of known callers, wait already."""
+        """Whether earlier calls of the same caller, or of callers that authenticated, wait for the free slot."""
         return who in self._waiting or None in self._waiting
 
     def _check_queue(self, who: str | None) -> None:
