@@ -14,12 +14,14 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path, PurePath
 
 import pytest
 from conftest import ROOT, load_script, wait_for
 from PyInstaller.archive.readers import CArchiveReader
 from requirements import NAMESPACES, missing_part
+from trove_classifiers import classifiers
 
 from models import VERSION
 
@@ -98,6 +100,16 @@ def test_the_sdist_contains_documents_and_no_tests(dist_folder: Path) -> None:
     documents = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")}
     assert sources() | documents | {"LICENSE", "README.md", "CHANGELOG.md", "setup.cfg"} <= names
     assert not [name for name in names if name.startswith(("tests", "benchmarks", ".")) or "__pycache__" in name]
+
+
+def test_wheel_and_sdist_are_ready_for_an_index(wheel: Path, dist_folder: Path) -> None:
+    """Long description that renders, metadata that an index accepts, classifiers that exist."""
+    run(sys.executable, "-m", "twine", "check", "--strict", wheel, dist_folder / f"pilothouse-{VERSION}.tar.gz")
+    metadata = ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    listed = metadata["metadata"]["classifiers"].split("\n")[1:]
+    assert listed
+    assert set(listed) - set(classifiers) == set()
 
 
 def unpacked_files(executable: Path, cache: Path) -> Iterator[tuple[str, bytes]]:
