@@ -12,7 +12,7 @@ from tornado.iostream import StreamClosedError
 from tornado.web import stream_request_body
 
 from handlers.base import Base
-from handlers.charts import charts, packaging, release_details, releases, repository_search
+from handlers.charts import charts, packaging, registries, release_details, releases, repository_search
 from handlers.charts.operations import JSON, TEXT, ChartOperation, ClientLeft, Warned, helm_caller, run
 from handlers.http.multipart import Parts
 from handlers.http.permissions import (
@@ -44,6 +44,7 @@ OPERATIONS: list[ChartOperation] = [
     *charts.HUB,
     *charts.DEPENDENCIES,
     *packaging.PACKAGING,
+    *registries.REGISTRIES,
 ]
 
 

@@ -142,7 +142,8 @@ async def serve_stdio(toolbox: Toolbox, caller: ToolCaller, lines: AsyncIterator
 
 
 def _tool(tool: Tool) -> types.Tool:
-    hints = types.ToolAnnotations(read_only_hint=not tool.is_mutating, destructive_hint=tool.is_destructive)
+    is_destructive = tool.is_destructive if tool.is_mutating else None  # it says nothing of a tool that only reads
+    hints = types.ToolAnnotations(read_only_hint=not tool.is_mutating, destructive_hint=is_destructive)
     return types.Tool(name=tool.name, description=tool.about, input_schema=dict(tool.schema), annotations=hints)
 
 

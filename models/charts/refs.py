@@ -149,10 +149,18 @@ def _agreed(tagged: str, version: str, field: str) -> str:
 def _registry(text: str, field: str) -> tuple[str, str]:
     """Host (with port) and path of an OCI reference. Raises `Invalid`."""
     host, _, path = text.removeprefix(OCI).partition("/")
-    match = _HOST.fullmatch(host)
-    if not match or (match[2] and not 1 <= int(match[2]) <= 65535) or (host[0] == "[" and not _is_ipv6(match[1])):
-        raise Invalid(f"{field} must begin with oci:// and the host of a registry")
+    try:
+        registry_host(host)
+    except ValidationError:
+        raise Invalid(f"{field} must begin with oci:// and the host of a registry") from None
     return host.lower(), path
+
+
+def registry_host(text: str) -> None:
+    """Checks the host of a registry, with its port where it has one."""
+    match = _HOST.fullmatch(text)
+    if not match or (match[2] and not 1 <= int(match[2]) <= 65535) or (text[0] == "[" and not _is_ipv6(match[1])):
+        raise ValidationError("is not the host of a registry, such as ghcr.io or localhost:5000", text)
 
 
 def _is_ipv6(host: str) -> bool:

@@ -184,6 +184,14 @@ class Repository:
 
 
 @http_message
+class RegistryInfo:
+    """A registry with a login: one that this server stores (API), or one of `helm registry login` (FILE)."""
+
+    host: str
+    source: Literal["API", "FILE"]
+
+
+@http_message
 class ChartItem:
     name: str
     chart_version: str

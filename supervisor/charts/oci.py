@@ -16,7 +16,7 @@ from attrs import evolve
 from models.charts.archives import metadata
 from models.charts.archives.archive import ChartArchive
 from models.charts.refs import ChartRef
-from models.charts.repositories import semver
+from models.charts.repositories import registries, semver
 from models.deadline import checkpoint
 from models.errors import Invalid, NotFound, Problem, TimedOut, Upstream
 from supervisor.charts.fetcher import Fetcher
@@ -66,9 +66,31 @@ class Registries:
             raise Invalid(f"the chart cannot be verified: {ref}:{tag} has no provenance")
         return path
 
-    async def _session(self, ref: ChartRef) -> _RegistrySession:
+    async def _session(self, ref: ChartRef, login: Login | None = None) -> _RegistrySession:
+        """A session with a login, by default that of the registry."""
         base = await _RegistrySession.base(self._fetcher, ref)
-        return _RegistrySession(self._fetcher, ref, base, self._logins.of(base))
+        return _RegistrySession(self._fetcher, ref, base, login or self._logins.of(base))
+
+    async def check_login(self, host: str, login: Login) -> None:
+        """Raises `Invalid` unless `host` is a registry that accepts the login; `Upstream`, `TimedOut`."""
+        session = await self._session(ChartRef(host, "", is_oci=True), login)
+        try:
+            response = await session.request("GET", session.root)
+        except Invalid as refused:
+            if refused.code == LOGIN_REFUSED:
+                raise Invalid(f"the registry {host} refuses this login", LOGIN_REFUSED) from None
+            raise
+        if response.status in (401, 403):
+            raise Invalid(f"the registry {host} refuses this login", LOGIN_REFUSED)
+        if response.status == 404:
+            raise Invalid(f"{host} is no registry: {response.url} was not found")
+        if not response.is_good:
+            session.refuse(response)
+
+    def hosts(self) -> tuple[list[str], list[str]]:
+        """The hosts whose login this server stores, and the other hosts of the file of `helm registry login`."""
+        own = registries.hosts()
+        return own, sorted(set(self._logins.of_file()) - set(own))
 
     async def version(self, ref: ChartRef) -> str:
         """The version that `ref.version` resolves to; it exists. Raises as `pull`."""
@@ -177,6 +199,11 @@ class _RegistrySession:
         self._login = login
         self._token: str | None = None
         self._sends_login = False
+
+    @property
+    def root(self) -> Url:
+        """The address by which a registry says that it is one, and checks a login."""
+        return self._base
 
     @staticmethod
     async def base(fetcher: Fetcher, ref: ChartRef) -> Url:

@@ -1,4 +1,6 @@
-"""Registry logins that `helm registry login` has stored for this server's user, in docker's file format."""
+"""The logins of OCI registries: those given to this server, which it stores, and else those of its user, which
+`helm registry login` has stored in a file of docker's format.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import binascii
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +72,30 @@ def shares_domain(registry: str, realm: str) -> bool:
 class RegistryLogins:
     """Reads the file again after it has changed, so that a new login counts at once."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], stored: Callable[[str], tuple[str, str] | None] | None = None
+    ) -> None:
+        """`stored` returns the login that this server stores for a host."""
         self.file = _file(environ)
+        self._stored = stored or (lambda host: None)
         self._stamp: Stamp | None = None
         self._found: Logins = {}
 
     def of(self, registry: Url) -> Login | None:
         """The login for a registry, by host and port."""
+        hosts = [f"{registry.host}:{registry.port}", registry.authority]
+        if registry.authority in _ALSO_DOCKER_HUB:
+            hosts += _ALSO_DOCKER_HUB
+        found = filter(None, [*map(self._stored, hosts), *map(self.of_file().get, hosts)])
+        login = next(found, None)
+        return Login(*login) if login else None
+
+    def of_file(self) -> Logins:
+        """The logins of the file."""
         now = stamp([self.file])
         if now != self._stamp:
             self._stamp, self._found = now, self._read()
-        login = self._found.get(f"{registry.host}:{registry.port}") or self._found.get(registry.authority)
-        return Login(*login) if login else None
+        return self._found
 
     def _read(self) -> Logins:
         try:

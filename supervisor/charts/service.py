@@ -20,6 +20,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from models.charts import helm_errors
+from models.charts.repositories import registries
 from models.config.settings import Config
 from models.errors import Denied, Failed, Invalid, Problem, Unauthenticated
 from supervisor.charts.fetcher import Fetcher
@@ -156,7 +157,7 @@ class Charts:
         configured = Path(svc.kube.kubeconfig) if svc.kube.kubeconfig else None
         self.fetcher = Fetcher(svc.fetch, svc.security)
         self.repositories = Repositories(self.fetcher, self.clock)
-        self.registries = Registries(self.fetcher, RegistryLogins(environ), self.workers)
+        self.registries = Registries(self.fetcher, RegistryLogins(environ, registries.login), self.workers)
         self.sources = Sources(self.fetcher, self.repositories, self.registries, self.workers)
         self.dependencies = Dependencies(self.repositories, self.registries, self.workers)
         self.hub = Hub(self.fetcher, svc.hub.url, self.clock)

@@ -15,6 +15,7 @@ from chart_servers import FULL, Reply, WebServer, post_json, post_parts
 from conftest import Server
 
 from supervisor.charts.registry_logins import RegistryLogins, read, shares_domain
+from supervisor.http import urls
 
 USER, PASSWORD = "me", "se:cret"
 HTPASSWD = f"{USER}:$2b$05$abcdefghijklmnopqrstuuWqeDdmk0qhXLYvA33lbC9M700ynI2Oa"
@@ -109,6 +110,70 @@ def test_a_login_is_sent_to_the_registry_and_its_token_realm_only(lab: Lab) -> N
     lab.web.pages["/v2/b/demo/manifests/1.0.0"] = recorded_reply("registry", (307, away, b""))
     assert post_json(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.host_port}/b/demo:1.0.0"}).status == 502
     assert seen["elsewhere"] == [None, None], "the target of a redirect gets no login"
+
+
+def test_a_login_that_is_given_to_the_server_is_checked_stored_used_and_removed(lab: Lab) -> None:
+    def push() -> Any:
+        chart = chart_servers.chart_archive("given", "1.0.0")
+        return post_parts(lab.server, "/repos/push", {"chart": chart, "remote": f"oci://{lab.registry}/given"})
+
+    lab.store_logins(**{"files.example": auth()})
+    login = {"host": lab.registry, "username": USER, "password": PASSWORD}
+    refused = post_json(lab.server, "/registries", {**login, "password": "another"})
+    assert (refused.status, refused.json["code"]) == (400, "registry-login-refused")
+    assert refused.json["detail"] == f"the registry {lab.registry} refuses this login"
+    assert registries(lab) == [{"host": "files.example", "source": "FILE"}]
+    assert push().json["code"] == "registry-login-required"
+
+    for _ in range(2):
+        stored = post_json(lab.server, "/registries", {**login, "host": lab.registry.upper()})
+        assert (stored.status, stored.body) == (201, b"")
+    assert registries(lab) == [{"host": lab.registry, "source": "API"}, {"host": "files.example", "source": "FILE"}]
+    lab.store_logins(**{lab.registry: auth(password="another")})
+    assert registries(lab) == [{"host": lab.registry, "source": "API"}]
+    assert push().status == 200, "the login that was given has priority"
+
+    address = f"/api/v1/registries/{lab.registry}"
+    removed = lab.server.ask("DELETE", address, b"", {"X-API-Key": chart_servers.KEY})
+    assert (removed.status, removed.body) == (204, b"")
+    assert push().json["code"] == "registry-login-refused", "helm's login counts again"
+    again = lab.server.ask("DELETE", address, b"", {"X-API-Key": chart_servers.KEY})
+    assert (again.status, again.json["detail"]) == (
+        409, f"the login of {lab.registry} is one of helm's: helm registry logout {lab.registry} removes it",
+    )  # fmt: skip
+    lab.file.unlink()
+    missing = lab.server.ask("DELETE", address, b"", {"X-API-Key": chart_servers.KEY})
+    assert (missing.status, missing.json["detail"]) == (404, f"there is no login of {lab.registry}")
+    assert PASSWORD not in lab.server.log.read_text()
+
+
+def registries(lab: Lab) -> Any:
+    return lab.server.get("/api/v1/registries").json
+
+
+def test_the_login_of_what_is_no_registry_is_refused_and_not_stored(lab: Lab) -> None:
+    lab.web.pages["/v2/"] = (404, {}, b"")
+    login = {"host": lab.web.host_port, "username": USER, "password": PASSWORD}
+    refused = post_json(lab.server, "/registries", login)
+    assert refused.status == 400
+    assert refused.json["detail"].startswith(f"{lab.web.host_port} is no registry: ")
+    lab.web.pages["/v2/"] = (500, {}, b"")
+    assert post_json(lab.server, "/registries", login).status == 502
+    private = post_json(lab.server, "/registries", {**login, "host": "169.254.169.254"})
+    assert private.status == 400
+    assert "is refused: its address is" in private.json["detail"]
+    for host in ("", "a/b", "user@host", "host:0", "host:99999", "oci://host", "[::1", "[g]"):
+        fault = post_json(lab.server, "/registries", {**login, "host": host})
+        assert (fault.status, "host" in fault.json["detail"]) == (400, True), host
+    assert {row["source"] for row in registries(lab)} <= {"FILE"}
+
+
+def test_docker_hub_has_one_login_under_all_its_names(tmp_path: Path) -> None:
+    logins = RegistryLogins({"HOME": str(tmp_path)}, {"docker.io": (USER, PASSWORD)}.get)
+    found = logins.of(urls.parse("https://registry-1.docker.io/v2/"))
+    assert found is not None
+    assert (found.username, found.password) == (USER, PASSWORD)
+    assert logins.of(urls.parse("https://ghcr.io/v2/")) is None
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ READING = {
     "helm_show_chart", "helm_show_values", "helm_show_readme", "helm_show_crds", "helm_search_hub",
     "helm_dependency_resolve", "helm_repo_list", "helm_repo_charts", "helm_repo_versions", "helm_repo_update",
     "helm_repo_update_all", "helm_pull", "helm_images", "helm_diff", "helm_search_repo", "helm_dependency_list",
-    "helm_tree", "helm_object", "helm_events", "helm_contexts", "helm_upgrades",
+    "helm_tree", "helm_object", "helm_events", "helm_contexts", "helm_upgrades", "helm_registry_list",
     "process_list", "process_info", "process_details", "process_groups", "process_notices", "process_runs",
     "process_logs", "event_list",
     "project_list", "run_list", "run_detail", "gate_verdict", "flaky_tests",
@@ -35,7 +35,7 @@ LIVE = {"helm_tree", "helm_object", "helm_events"}
 """Reads that need the key or an ADMIN, over HTTP."""
 CHANGING = {
     "helm_install", "helm_upgrade", "helm_uninstall", "helm_rollback", "helm_test", "helm_repo_add",
-    "helm_repo_remove", "helm_push", "helm_diff_upgrade",
+    "helm_repo_remove", "helm_push", "helm_diff_upgrade", "helm_registry_login", "helm_registry_logout",
     "process_start", "process_stop", "process_restart", "process_signal", "process_schedule",
     "process_start_selected", "process_stop_selected", "process_restart_selected", "process_signal_selected",
 }  # fmt: skip

@@ -116,6 +116,11 @@ def test_every_tool_answers_over_every_transport(lab: Lab, way: str) -> None:
             await charts(lab, one)
             with lab.cluster.attended(namespace := lab.cluster.namespace()):
                 await releases(one, {"name": "r", "namespace": namespace})
+            host = lab.remote.removeprefix("oci://").partition("/")[0]
+            login = {"host": host, "username": "me", "password": "any"}
+            assert await one.endpoints("helm_registry_login", **login) == "done"
+            assert await one.json_of("helm_registry_list") == [{"host": host, "source": "API"}]
+            assert await one.endpoints("helm_registry_logout", host=host) == "done"
             assert await one.endpoints("helm_repo_remove", name="lab") == "done"
             await processes(one)
             await reports(lab, one)

@@ -39,6 +39,10 @@ catalogue = SqliteStore(
             "CREATE TABLE release_source (cluster TEXT NOT NULL, namespace TEXT NOT NULL, release TEXT NOT NULL,"
             " chart_ref TEXT NOT NULL, PRIMARY KEY (cluster, namespace, release)) WITHOUT ROWID",
         ],
+        [
+            "CREATE TABLE registry (host TEXT PRIMARY KEY, username TEXT NOT NULL, password TEXT NOT NULL)"
+            " WITHOUT ROWID",
+        ],
     ]
 )
 
