@@ -61,7 +61,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "needs(*parts): skipped where the machine lacks one of them (tests/requirements.py)"
     )
+    config.addinivalue_line("markers", "proof: takes long, and runs with `make proof` (PILOTHOUSE_PROOF=1) only")
     Server.is_on_postgresql = config.getoption("postgresql")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what runs with `make proof` only."""
+    if "PILOTHOUSE_PROOF" not in os.environ:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("proof")])
+        items[:] = [item for item in items if not item.get_closest_marker("proof")]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -121,9 +121,11 @@ def test_anonymous_requests(plain: PreparedServer, tmp_path: Path) -> None:
     run(plain, tmp_path, ALL)
 
 
+@pytest.mark.proof
 def test_with_the_key_of_the_charts_and_a_cluster(whole: PreparedServer, tmp_path: Path) -> None:
     run(whole, tmp_path, ["charts"], f"X-API-Key: {KEY}")
 
 
+@pytest.mark.proof
 def test_with_a_token_of_an_admin(plain: PreparedServer, tmp_path: Path) -> None:
     run(plain, tmp_path, ["supervision", "tracker"], f"Authorization: Bearer {plain.admin}")

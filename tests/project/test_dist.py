@@ -25,6 +25,7 @@ from trove_classifiers import classifiers
 
 from models import VERSION
 
+pytestmark = pytest.mark.proof
 SMOKE = ROOT / "packing" / "smoke.py"
 MAX_EXECUTABLE_BYTES = 40_000_000
 PACKAGED = {
