@@ -340,10 +340,20 @@ def tags_by_pid() -> dict[int, str]:
             with contextlib.suppress(OSError):
                 if (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX":
                     continue
-                for word in (entry / "environ").read_bytes().split(b"\0"):
+                for word in _environment(entry).split(b"\0"):
                     if word.startswith(b"PILOTHOUSE_CHILD="):
                         found[int(entry.name)] = word.partition(b"=")[2].decode("utf-8", "surrogateescape")
     return found
+
+
+def _environment(process: Path) -> bytes:
+    """The environment of a process. It is empty for a moment after the process has executed its command."""
+    for _ in range(20):
+        content = (process / "environ").read_bytes()
+        if content or not os.readlink(process / "exe"):
+            break
+        time.sleep(0.001)
+    return content
 
 
 def open_for_writing(file: Path) -> int | None:
