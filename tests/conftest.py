@@ -348,6 +348,7 @@ def tags_by_pid() -> dict[int, str]:
 
 def _environment(process: Path) -> bytes:
     """The environment of a process. It is empty for a moment after the process has executed its command."""
+    content = b""
     for _ in range(20):
         content = (process / "environ").read_bytes()
         if content or not os.readlink(process / "exe"):
