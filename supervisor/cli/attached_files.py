@@ -103,15 +103,22 @@ def _names(report: Path) -> Iterator[str]:
 
 
 def _names_of_json(text: str) -> Iterator[str]:
-    """The attachments of CTRF."""
+    """The attachments of CTRF and Playwright (`path`), and of Allure (`source`)."""
     try:
-        tests = json.loads(text)["results"]["tests"]
-        attached: list[Any] = [file for test in tests for file in test.get("attachments") or ()]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        values: list[Any] = [json.loads(text)]
+    except (ValueError, RecursionError):
         return
-    for file in attached:
-        if isinstance(file, dict) and isinstance(file.get("path"), str):
-            yield file["path"]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            attached = value.get("attachments")
+            for file in attached if isinstance(attached, list) else ():
+                name = file.get("path", file.get("source")) if isinstance(file, dict) else None
+                if isinstance(name, str):
+                    yield name
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
 
 
 def _file(root: Path, report: Path, name: str) -> Path | str:

@@ -287,7 +287,7 @@ def test_malformed_go_benchmark_lines_take_linear_time() -> None:
         ("", "the file is empty"),
         ("hello", r"not a supported performance report .* JMeter JTL, go test -bench"),
         ("<testsuite/>", "JUnit is a test report, not a performance report"),
-        ('{"metrics": {}}', "it has no metrics"),
+        ('{"metrics": 1, "k6_version": "1"}', "it has no metrics"),
         ('{"benchmarks": 1}', "it has no benchmarks"),
         ('[{"benchmark": "x", "primaryMetric": {"score": 1, "scoreUnit": "bananas"}}]', "the unit 'bananas'"),
         ('{"metrics": {"a": ', "not well-formed JSON"),

@@ -113,7 +113,7 @@ BAD = {
     "a page": (b"<!doctype html>\n<html><body>502 Bad Gateway</body></html>", None, "a page of HTML"),
     "text": (b"Tests run: 5, Failures: 0", None, "not XML"),
     "a picture": (b"\x89PNG\r\n\x1a\n\0\0\0", None, "not XML"),
-    "an archive": (b"PK\x03\x04\0\0", None, "not XML"),
+    "an archive": (b"PK\x03\x04\0\0", None, "the zip cannot be read"),
     "half a file": (WHOLE[:-5].encode(), 1, "cut short"),
     "half a tag": (b"<testsuite><testcase na", 1, "cut short"),
     "half a declaration": (b"<?xml version='1.0'", 1, "cut short"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from report_readers import Totals, case_fields, only_case, read_coverage_report, read_test_report, totals_of
+from runner_samples import MEASURED, RUNNERS, WITHOUT_CONTENT
 
 from models.tracker.reports import json_tests
 from models.tracker.reports.base import BadReport, CaseStatus, Limits
@@ -141,10 +142,12 @@ SAMPLES: dict[str, tuple[str, Totals]] = {
     "Sonar test execution": (SONAR_TESTS, (4, 1, 1, 1, 0)),
     "TAP": (TAP13, (5, 1, 0, 2, 0)),
     "Cucumber JSON": (CUCUMBER, (4, 2, 0, 1, 0)),
+    **RUNNERS,
 }
 COVERED: dict[str, tuple[str, tuple[int, int, int | None, int | None]]] = {
     "Sonar coverage": (SONAR_COVERAGE, (2, 1, 1, 1)),
     "Codecov JSON": (CODECOV, (5, 3, 1, 3)),
+    **MEASURED,
 }
 
 
@@ -331,7 +334,6 @@ EMPTY: dict[str, str] = {
     "Sonar test execution": '<testExecutions version="1"/>',
     "go test -json": '{"Action":"start","Package":"p"}\n{"Action":"skip","Package":"p"}',
     "TAP": "1..0 # SKIP nothing to do",
-    "Cucumber JSON": '[{"keyword": "Feature", "name": "f", "elements": []}]',
     "JaCoCo": '<report name="x"><sessioninfo id="a" start="1" dump="2"/></report>',
     "Clover": '<coverage clover="3"><project><metrics statements="0"/></project></coverage>',
     "Cobertura": '<coverage line-rate="0"><sources/><packages/></coverage>',
@@ -341,6 +343,7 @@ EMPTY: dict[str, str] = {
     "LCOV": "TN:\nSF:a.c\nend_of_record\n",
     "Codecov JSON": '{"coverage": {}, "messages": {}}',
     "coverage.py JSON": '{"files": {}, "totals": {"covered_lines": 0, "missing_lines": 0}}',
+    **WITHOUT_CONTENT,
 }
 
 
@@ -363,8 +366,7 @@ UNKNOWN_TESTS = {
     "another results": '{"results": {"violations": []}}',
     "another action": '{"Action": {"type": "x"}}\n',
     "another array": '[{"keyword-count": 1, "elements": 5}]',
-    "an empty array": "[]",
-    "some JSON": '{"numTotalTests": 5, "testResults": []}',
+    "some JSON": '{"numTests": 5, "results": []}',
     "some XML": "<checkstyle version='4.3'><file name='a'/></checkstyle>",
     "some text": "Tests run: 5, Failures: 0",
 }
@@ -374,7 +376,7 @@ UNKNOWN_COVERAGE = {
     "another coverage": '{"coverage": {"percent": 5}}',
     "coverage of no file": '{"coverage": {"lines": {"pct": 85}}}',
     "another files": '{"files": {"a.py": {"lines": 5}}}',
-    "Istanbul's own": '{"/x/a.js": {"path": "/x/a.js", "statementMap": {}}}',
+    "Istanbul's summary": '{"total": {"lines": {"total": 3, "covered": 3, "skipped": 0, "pct": 100}}}',
     "text of a summary": "TOTAL 80%",
 }
 
@@ -393,10 +395,10 @@ def test_an_unknown_coverage_report_is_refused_with_what_it_resembles(what: str)
 
 def test_error_message_names_what_the_file_resembles() -> None:
     for document, resembled in (
-        ('{"numTotalTests": 5, "testResults": []}', 'a JSON object with "numTotalTests", "testResults"'),
+        ('{"numTests": 5, "results": []}', 'a JSON object with "numTests", "results"'),
         ("[1]", "a JSON array"),
         ("Tests run: 5", "text that begins with 'Tests run: 5'"),
-        (b"PK\x03\x04\0\0", "binary data"),
+        (b"Rar!\x1a\x07\0", "binary data"),
         ("<testsuite><step/></testsuite>", "its beginning is that of JUnit, but .* first is <step>"),
     ):
         with pytest.raises(BadReport, match=resembled):

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import BinaryIO, Protocol, TypeVar
+from pathlib import Path
+from typing import BinaryIO, Literal, Protocol, TypeVar
 
 from attrs import frozen
 
-from models.tracker.reports import byte_stream
+from models.tracker.reports import allure, byte_stream
+from models.tracker.reports.allure import AllureResults
 from models.tracker.reports.base import BadReport, Case, CoverageReport, FileCoverage, Limits, TestReport, UnknownFormat
 from models.tracker.reports.byte_stream import Content
 from models.tracker.reports.dotnet import NUnit, NUnit2, Trx, TrxDefinitions, XUnit
+from models.tracker.reports.dotnet_coverage import DotnetCoverage, VisualStudio
 from models.tracker.reports.gotest import GoTest
+from models.tracker.reports.json_coverage import Istanbul, SimpleCov
+from models.tracker.reports.json_examples import Jest, RSpec
 from models.tracker.reports.json_tests import Ctrf, Cucumber
 from models.tracker.reports.junit import JUnit
+from models.tracker.reports.playwright import Playwright
 from models.tracker.reports.sonar import SonarCoverage, SonarTests
 from models.tracker.reports.tap import Tap
+from models.tracker.reports.testng import TestNG
 from models.tracker.reports.text_coverage import Codecov, CoveragePy, GoCover, Lcov
 from models.tracker.reports.xml_coverage import Clover, Cobertura, Jacoco, OpenCover
 from models.tracker.reports.xml_stream import XmlReader, root_of
@@ -100,6 +107,23 @@ def _is_xunit(version: str) -> Callable[[Head], bool]:
     return matches
 
 
+Kind = Literal["test", "coverage", "performance"]
+_PARTS: Mapping[Kind, str] = {"test": "junit", "coverage": "jacoco", "performance": "perf"}
+
+ALLURE = "Allure results"
+_STRING = rb'"(?:[^"\\]|\\.)*"'
+_SIMPLECOV = (
+    rb'\A\s*\{(?:.*"simplecov_version"\s*:'
+    rb"|\s*" + _STRING + rb'\s*:\s*\{\s*"coverage"\s*:\s*\{'
+    rb'|\s*"coverage"\s*:\s*\{\s*' + _STRING + rb'\s*:\s*\{\s*"lines"\s*:\s*\['
+    rb'|.*"files"\s*:\s*\[\s*\{\s*"filename"\s*:)'
+)  # fmt: skip
+_ISTANBUL = (
+    rb"\A\s*\{\s*(?:\}\s*\Z|" + _STRING + rb"\s*:\s*\{\s*(?:" + _STRING + rb"\s*:\s*(?:" + _STRING
+    + rb'|true|false|null|[0-9]+)\s*,\s*)*"(?:statementMap|fnMap|branchMap|s|f|b)"\s*:\s*\{)'
+)  # fmt: skip
+"""An object without files is Istanbul's too."""
+
 TESTS = (
     Format("JUnit", _root("testsuites", "testsuite", "testcase"), JUnit),
     Format("TRX", _root("TestRun"), Trx, TrxDefinitions),
@@ -109,8 +133,13 @@ TESTS = (
     Format("NUnit 2", _root("test-results"), NUnit2),
     Format("NUnit 3", _root("test-run"), NUnit),
     Format("Sonar test execution", _root("testExecutions", "unitTest"), SonarTests),
+    Format("TestNG", _root("testng-results"), TestNG),
+    Format(ALLURE, lambda head: allure.is_result(head.text), AllureResults),
     Format("CTRF", has_text(rb'\A\s*\{.*"(?:results"\s*:\s*\{|reportFormat"\s*:\s*"CTRF")'), Ctrf),
-    Format("Cucumber JSON", has_text(rb'\A\s*\[\s*\{.*"(?:elements|keyword)"\s*:'), Cucumber),
+    Format("Playwright JSON", has_text(rb'\A\s*\{.*(?:"rootDir"\s*:|"suites"\s*:\s*\[)'), Playwright),
+    Format("Jest JSON", has_text(rb'\A\s*\{.*"(?:numTotalTests|numTotalTestSuites|testResults)"\s*:'), Jest),
+    Format("RSpec JSON", has_text(rb'\A\s*\{.*"(?:examples"\s*:\s*\[|summary_line"\s*:)'), RSpec),
+    Format("Cucumber JSON", has_text(rb'\A\s*\[\s*(?:\]\s*\Z|\{.*"(?:elements|keyword)"\s*:)'), Cucumber),
     Format("go test -json", has_text(rb'^[ \t]*\{[^\n]*"Action"[ \t]*:'), GoTest),
     Format("TAP", has_text(rb"^(?:TAP version 1[2-4]\b|1\.\.\d+[ \t]*(?:#[^\n]*)?\r?$|(?:not )?ok\b[ \t]+\d+\b)"), Tap),
 )
@@ -122,6 +151,10 @@ COVERAGE = (
     Format("OpenCover", _root("CoverageSession"), OpenCover),
     Format("Go cover profile", has_text(rb"\A\s*mode:[ \t]*(?:set|count|atomic)\b"), GoCover),
     Format("LCOV", has_text(rb"\A(?:\s*TN:|(?!\s*[<{\[]).*?^[ \t]*SF:)"), Lcov),
+    Format("Visual Studio coverage", _root("CoverageDSPriv"), VisualStudio),
+    Format("dotnet-coverage", _root("results"), DotnetCoverage),
+    Format("SimpleCov", has_text(_SIMPLECOV), SimpleCov),
+    Format("Istanbul", has_text(_ISTANBUL), Istanbul),
     Format("Codecov JSON", has_text(rb'\A\s*\{.*"coverage"\s*:\s*\{'), Codecov),
     Format("coverage.py JSON", has_text(rb'\A\s*\{.*"(?:files|totals)"\s*:\s*\{'), CoveragePy),
 )
@@ -132,14 +165,14 @@ def read_tests(file: BinaryIO, limits: Limits, sink: Callable[[Case], None]) -> 
 
     The cases are passed to `sink` as they are read; a report that fails may have passed some already.
     """
-    report = _read(file, limits, sink, TESTS, COVERAGE, "a coverage report, not a test report")
+    report = _read(file, limits, sink, TESTS, "test")
     assert isinstance(report, TestReport)  # what the readers of TESTS return
     return report
 
 
 def read_coverage(file: BinaryIO, limits: Limits, sink: Callable[[FileCoverage], None]) -> CoverageReport:
     """Reads a coverage report as `read_tests` reads a test report; its files are passed to `sink`."""
-    report = _read(file, limits, sink, COVERAGE, TESTS, "a test report, not a coverage report")
+    report = _read(file, limits, sink, COVERAGE, "coverage")
     assert isinstance(report, CoverageReport)  # what the readers of COVERAGE return
     return report
 
@@ -149,16 +182,16 @@ def _read(
     limits: Limits,
     sink: Callable[..., None],
     formats: Sequence[Format],
-    others: Sequence[Format],
-    misplaced: str,
+    kind: Kind,
 ) -> TestReport | CoverageReport:
     start = file.tell()
     content = Content(file, limits)
+    if allure.is_zip(content.head) and kind == "test":
+        return allure.read_zip(content, limits, sink, ALLURE)
     head = head_of(content.head, limits)
     format = next((format for format in formats if format.matches(head)), None)
     if format is None:
-        other = next((format.name for format in others if format.matches(head)), None)
-        raise BadReport(_unknown(head, formats, f"{other} is {misplaced}" if other else ""))
+        raise BadReport(f"{why_not(kind, head)} (expected one of {_names(formats)})")
     clean = byte_stream.xml if head.root else byte_stream.plain
     definitions = []
     if format.definitions:
@@ -173,9 +206,23 @@ def _read(
         if is_empty(report) and isinstance(reader, XmlReader) and not reader.is_format(head.root, head.first):
             raise UnknownFormat(f"it has none of its elements (the first is <{head.first[:100]}>)")
     except UnknownFormat as error:
-        names = _names(formats)
-        raise BadReport(f"its beginning is that of {format.name}, but {error.why} (expected one of {names})") from error
+        why = misplaced(kind, head) or f"its beginning is that of {format.name}, but {error.why}"
+        raise BadReport(f"{why} (expected one of {_names(formats)})") from error
     return report
+
+
+def read_allure(files: Mapping[str, Path], limits: Limits, sink: Callable[[Case], None]) -> TestReport:
+    """Reads files by their names, each a result or container of Allure, as one report, as `read_tests` does."""
+    return allure.read_files(files, limits, sink, ALLURE)
+
+
+def is_allure(file: BinaryIO) -> bool:
+    """Whether a file is a result or a container of Allure. Raises BadReport."""
+    head = Content(file, Limits()).head
+    if not head.lstrip().startswith(b"{"):
+        return False
+    text = b"".join(byte_stream.plain((head,), head))
+    return next((format.name == ALLURE for format in TESTS if format.matches(Head(text=text))), False)
 
 
 def is_empty(report: TestReport | CoverageReport) -> bool:
@@ -200,20 +247,30 @@ def _names(formats: Sequence[Format]) -> str:
     return ", ".join(format.name for format in formats)
 
 
-def _unknown(head: Head, formats: Sequence[Format], misplaced: str) -> str:
-    return f"{_kind_of(head)}: {misplaced or 'not a supported format'} (expected one of {_names(formats)})"
-
-
 def _kind_of(head: Head) -> str:
     return f"its root element is <{head.root[:100]}>" if head.root else f"it is not XML but {_kind_of_text(head.text)}"
 
 
-def why_not(kind: str, head: Head) -> str:
-    """Why a file with this head is no report of another kind: what it resembles."""
-    for formats, other in ((TESTS, "test"), (COVERAGE, "coverage")):
-        if name := next((format.name for format in formats if format.matches(head)), None):
-            return f"{_kind_of(head)}: {name} is a {other} report, not a {kind} report"
-    return f"{_kind_of(head)}: not a supported {kind} report"
+def why_not(kind: Kind, head: Head) -> str:
+    """Why a file with this head is no report of a kind, and which part of an upload it belongs to."""
+    what = "performance report" if kind == "performance" else "format"
+    return misplaced(kind, head) or f"{_kind_of(head)}: not a supported {what}"
+
+
+def misplaced(kind: Kind, head: Head) -> str | None:
+    """Which part a file with this head belongs to, where it is a report of another kind."""
+    from models.tracker.reports import perf  # it needs this module
+
+    found: dict[Kind, str | None] = {
+        "performance": perf.format_of(head),
+        "test": next((format.name for format in TESTS if format.matches(head)), None),
+        "coverage": next((format.name for format in COVERAGE if format.matches(head)), None),
+    }
+    for other, name in found.items():
+        if name and other != kind:
+            text = f"{name} is a {other} report, not a {kind} report: send it as the part {_PARTS[other]}"
+            return f"{_kind_of(head)}: {text}"
+    return None
 
 
 def _kind_of_text(text: bytes) -> str:

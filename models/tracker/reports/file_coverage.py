@@ -35,19 +35,33 @@ class CoverageFiles:
         self._sink = sink
         self._units: dict[str, array[int]] = {}
         self._branches: dict[str, CoverageCounts] = {}
+        self._branch_units: dict[str, array[int]] = {}
         self._size = 0
 
     def add_lines(self, path: str, lines: Mapping[int, bool]) -> None:
         """Adds lines of a file; a key is that of `FileCoverage.lines`. Raises ReportTooLarge."""
+        self.add_units(path, array("q", [key << 1 | covered for key, covered in lines.items()]))
+
+    def add_units(self, path: str, packed: array[int]) -> None:
+        """Adds lines of a file, each as its key << 1 | whether it is covered. Raises ReportTooLarge."""
         units = self._units.get(path)
         if units is None:
             if len(self._units) >= self._limits.files:
                 raise ReportTooLarge(f"it has more than {self._limits.files} source files")
             units = self._units[path] = array("q")
-        self._size += len(lines)
+        self._count(len(packed))
+        units.extend(packed)
+
+    def add_branch_units(self, path: str, branches: Iterable[tuple[int, bool]]) -> None:
+        """Adds single branches of a file, each with a key below 2^62. One that was taken once is covered."""
+        packed = [key << 1 | taken for key, taken in branches]
+        self._count(len(packed))
+        self._branch_units.setdefault(path, array("q")).extend(packed)
+
+    def _count(self, units: int) -> None:
+        self._size += units
         if self._size > MAX_UNITS:
             raise ReportTooLarge(f"it has more than {MAX_UNITS} lines of source")
-        units.extend([key << 1 | covered for key, covered in lines.items()])
 
     def add_branches(self, path: str, covered: int, missed: int) -> None:
         """Adds the branches of another part of a file."""
@@ -65,13 +79,16 @@ class CoverageFiles:
     ) -> tuple[CoverageCounts, CoverageCounts]:
         """Passes the files to the sink, one by one. Returns the sums of their lines and of their branches."""
         covered = missed = taken = untaken = 0
+        for path, packed in self._branch_units.items():
+            branches = _lines(packed)
+            self._branches[path] = sum(branches.values()), len(branches) - sum(branches.values())
         for path, units in self._units.items():
             lines = (lines_of or _lines)(units)
             hits = sum(lines.values())
-            branches = self._branches.get(path, (0, 0))
-            self._sink(FileCoverage(path, hits, len(lines) - hits, *branches, lines))
+            counts = self._branches.get(path, (0, 0))
+            self._sink(FileCoverage(path, hits, len(lines) - hits, *counts, lines))
             covered, missed = covered + hits, missed + len(lines) - hits
-            taken, untaken = taken + branches[0], untaken + branches[1]
+            taken, untaken = taken + counts[0], untaken + counts[1]
         return (covered, missed), (taken, untaken)
 
 

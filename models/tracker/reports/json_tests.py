@@ -138,7 +138,9 @@ class Cucumber:
         self._reset()
 
     def read(self, pieces: Iterable[bytes]) -> None:
+        has_values = False
         for place, value in json_values(pieces, self._limits):
+            has_values = True
             if place[:3] == _SCENARIO:
                 self._is_cucumber = True
                 self._on_scenario(place[3:], value)
@@ -148,7 +150,7 @@ class Cucumber:
                 self._is_cucumber |= place[1] == "keyword"
                 self._feature[place[1]] = value
         self._close_feature()
-        if not self._is_cucumber:
+        if not self._is_cucumber and has_values:
             raise UnknownFormat("it has no features with elements")
 
     def report(self, format: str, digest: str) -> TestReport:

@@ -207,14 +207,19 @@ class GoBench:
 
 def _formats() -> tuple[tuple[str, Callable[[Head], bool], Callable[[Limits], PerfReader]], ...]:
     return (
-        ("JMH JSON", has_text(rb'\A\s*\[\s*\{.*"(?:benchmark|primaryMetric)"\s*:'), Jmh),
+        ("JMH JSON", has_text(rb'\A\s*\[\s*(?:\]\s*\Z|\{.*"(?:benchmark|primaryMetric)"\s*:)'), Jmh),
         ("pytest-benchmark JSON", has_text(rb'\A\s*\{.*"(?:machine_info|benchmarks)"\s*:'), PytestBenchmark),
         ("k6 summary", has_text(rb'\A\s*\{.*"(?:metrics|root_group)"\s*:\s*\{'), K6),
         ("k6 summary", has_text(rb'\A\s*\{.*"(?:k6_version|execution)"\s*:\s*"'), K6),
         ("JMeter JTL (XML)", lambda head: head.root == "testResults", JtlXml),
         ("JMeter JTL", _is_jtl, lambda _: Jtl()),
-        ("go test -bench", has_text(rb"^Benchmark\S*\s+\d+\s[^\n]*ns/op"), lambda _: GoBench()),
+        ("go test -bench", has_text(rb"^Benchmark\S*\s+\d+\s[^\n]*ns/op|^goos: \w+\r?$"), lambda _: GoBench()),
     )
+
+
+def format_of(head: Head) -> str | None:
+    """The format of a performance report that begins so."""
+    return next((name for name, matches, _ in _formats() if matches(head)), None)
 
 
 def _is_jtl(head: Head) -> bool:

@@ -40,7 +40,9 @@ class K6:
 
     def read(self, pieces: Iterable[bytes]) -> None:
         figures: dict[str, Any] = {}
+        has_metrics = False
         for place, value in json_values(pieces, self._limits):
+            has_metrics |= (place == ("metrics",) and value is OPENED) or place[:2] == ("results", "metrics")
             if place == ("config", "duration"):
                 self._seconds = number(value)
             elif place[:3] == ("results", "metrics", ITEM):
@@ -54,7 +56,7 @@ class K6:
                 named[place[3]] = value
             elif len(place) == 3:
                 named[place[2]] = value
-        if not self._metrics:
+        if not has_metrics:
             raise BadReport("it has no metrics")
 
     def _read_listed(self, place: tuple[str, ...], value: Any, figures: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ _MEMO_CHARACTERS, _MEMO_ENTRIES = 12, 4096
 _UNPRINTABLE = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff]")
 """Characters that XML cannot hold, and JSON can."""
 
+_COLOURS = re.compile("\x1b\\[[0-9;:]{0,50}m")
+
 _PLAIN = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,9})?")
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
 _DOTTED_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+,\d+")
@@ -107,6 +109,11 @@ def clean_name(text: str | None) -> str:
         return text
     digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
     return f"{text[: MAX_NAME_CHARACTERS - 10]}… {digest}"
+
+
+def without_colours(text: str) -> str:
+    """The text without the escape sequences by which a terminal changes colours."""
+    return _COLOURS.sub("", text) if "\x1b" in text else text
 
 
 def shorten(text: str | None, max_characters: int = MAX_MESSAGE_CHARACTERS) -> str | None:

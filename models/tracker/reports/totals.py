@@ -57,7 +57,7 @@ class CaseBuilder:
     """A test whose result is being read. `type`, `message` and `stack` are those of the highest severity.
 
     `place` is its source file or id, where the report has one: tests of one name in two places are two tests. `file` is
-    the source file alone.
+    the source file alone. `replaces`: it is a rerun, which counts instead of the earlier runs of the test.
     """
 
     severity = Severity.NONE
@@ -68,6 +68,7 @@ class CaseBuilder:
     err: str | None = None
     flaky = False
     reruns = 0
+    replaces = False
     place: str | None = None
     file: str | None = None
     attachments: Sequence[str] = ()
@@ -142,7 +143,9 @@ class OpenSuite:
         self.failure: CaseBuilder | None = None
         self.hashes = array("q")
         self.positions = array("q")
-        """A case's position << 4, | 8 if it marks a rerun, | 4 if it is flaky, | the rank of its status."""
+        """A case's position << 5, | 16 if it replaces earlier ones, | 8 if it marks a rerun, | 4 if it is flaky, | the
+        rank of its status.
+        """
 
 
 class TotalsCounter:
@@ -190,7 +193,8 @@ class TotalsCounter:
         if case.name:
             suite.hashes.append(hash((builder.class_name, builder.name, builder.place)))
             is_rerun = flaky or case.reruns > 0
-            suite.positions.append(self._position << 4 | is_rerun << 3 | flaky << 2 | rank)
+            replaces = builder.replaces
+            suite.positions.append(self._position << 5 | replaces << 4 | is_rerun << 3 | flaky << 2 | rank)
         self._emit(case)
 
     def _emit(self, case: Case) -> None:
@@ -269,24 +273,26 @@ class TotalsCounter:
         """Makes one test of the cases of one name that passed and failed; skipped cases count each.
 
         The worst outcome counts, or else rows of a parameterised test could hide a failure. Where the report marks
-        one of them as a rerun, and with `Limits.reruns` "last", the last outcome counts: passed means flaky.
+        one of them as a rerun, and with `Limits.reruns` "last", the last outcome counts: passed means flaky. A case
+        that replaces others counts instead of all of them.
         """
         for repeated in _repeated(suite.hashes, suite.positions):
-            positions = [position for position in repeated if position & 3 != _SKIPPED]
+            replaced = any(position & 16 for position in repeated)
+            positions = repeated if replaced else [position for position in repeated if position & 3 != _SKIPPED]
             ranks = {position & 3 for position in positions}
-            if _PASSED not in ranks or len(ranks) == 1:
+            if not replaced and (_PASSED not in ranks or len(ranks) == 1):
                 continue
             kept = positions[-1]
-            if self._limits.reruns == "worst" and not any(position & 8 for position in positions):
+            if not replaced and self._limits.reruns == "worst" and not any(position & 8 for position in positions):
                 kept = max(positions, key=lambda position: (position & 3, position))
             for position in positions:
                 if position != kept:
                     suite.counts[position & 3] -= 1
                     suite.flaky -= position >> 2 & 1
-                    self._superseded.add(position >> 4)
-            if kept & 3 == _PASSED and not kept & 4:
+                    self._superseded.add(position >> 5)
+            if kept & 3 == _PASSED and not kept & 4 and not ranks.isdisjoint((_FAILED, _ERROR)):
                 suite.flaky += 1
-                self._flaky.add(kept >> 4)
+                self._flaky.add(kept >> 5)
 
     def report(self, format: str, digest: str) -> TestReport:
         """Returns the whole report. To be called once, at the end."""

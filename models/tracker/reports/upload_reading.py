@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import resource
 import sqlite3
@@ -17,7 +18,7 @@ from models.tracker.coverage import diff
 from models.tracker.files.repository_paths import PathIndex
 from models.tracker.files.source_archive import MAX_ARCHIVE_BYTES, BadArchive, text_files
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
-from models.tracker.reports.detect import is_empty, read_coverage, read_tests
+from models.tracker.reports.detect import is_allure, is_empty, read_allure, read_coverage, read_tests
 from models.tracker.reports.staging import StagedRows
 from models.tracker.reports.upload_folder import ROWS, FileKind, ReadOptions, Received, listed, reason
 
@@ -61,8 +62,13 @@ class UploadReading:
         with StagedRows(self._folder / ROWS, index) as rows:
             if changed is not None:
                 rows.diff(changed)
+            together = self._allure(files)
+            read = {file.file for file in together}
             for file in files:
-                self._read_file(rows, file)
+                if file.file not in read:
+                    self._read_file(rows, file)
+            if together:
+                self._read_allure(rows, together)
             missing = self._attach(rows, [file for file in files if file.kind == "attachment"])
         return {"warnings": self._warnings, "ignored": ignored, "missing": missing}
 
@@ -104,6 +110,33 @@ class UploadReading:
         """Stages which reports refer to the attachments. Returns warnings for those that are missing."""
         most = self._options.attachments
         return [] if most is None else rows.attach([file.name for file in files if file.size <= most])
+
+    def _allure(self, files: Sequence[Received]) -> Sequence[Received]:
+        """The parts that are Allure results, where there are several: together they are one report."""
+        found = []
+        for file in files:
+            if file.kind == "junit":
+                with (self._folder / file.file).open("rb") as source, contextlib.suppress(BadReport):
+                    if is_allure(source):
+                        found.append(file)
+        return found if len(found) > 1 else ()
+
+    def _read_allure(self, rows: StagedRows, files: Sequence[Received]) -> None:
+        """Reads several parts as one report, named by the first. Raises `Invalid`, `TooLarge`."""
+        name = f"{files[0].name} and {len(files) - 1} more"
+        limits = evolve(self._limits, suite=self._options.module or "")
+        paths = {f"file {place}, {file.name}": self._folder / file.file for place, file in enumerate(files, 1)}
+        rows.begin()
+        try:
+            report = read_allure(paths, limits, rows.case)
+            rows.end_tests(report, name, report.digest)
+        except ReportTooLarge as fault:
+            raise TooLarge(f"junit {name}: {fault}") from None
+        except BadReport as fault:
+            raise Invalid(f"junit {name}: {fault}") from None
+        self._warn(f"junit {name}: a {report.format} report without a test" if is_empty(report) else None)
+        for file in files:
+            (self._folder / file.file).unlink()
 
     def _read_file(self, rows: StagedRows, file: Received) -> None:
         """Reads a report or an archive of source files. Raises `Invalid`, `TooLarge`."""
