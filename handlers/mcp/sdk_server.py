@@ -6,7 +6,6 @@ Imported at the first request to the tools (`handlers/mcp/handler.py`) and not b
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -18,14 +17,12 @@ from mcp.server.lowlevel import Server
 from mcp.server.sse import SseServerTransport
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.shared.exceptions import MCPError
 
 from handlers.mcp.bridge import Application, Message
-from handlers.mcp.derived_tools import Tool
-from handlers.mcp.results import Result
+from handlers.mcp.sdk_answers import Answers
 from handlers.mcp.toolbox import Toolbox, ToolCaller
 from models import VERSION
-from models.errors import NotFound, Unavailable
+from models.errors import Unavailable
 
 CALLER_KEY = "pilothouse.caller"
 """The key of the `ToolCaller` in an ASGI scope."""
@@ -48,25 +45,20 @@ logging.getLogger("mcp.server.streamable_http").addFilter(_is_fault)
 
 def make_server(toolbox: Toolbox, caller_of: Callable[[Any], ToolCaller]) -> Server[Any]:
     """`caller_of` returns the caller of a transport's request."""
-
-    async def list_tools(context: Any, _: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_tool(tool) for tool in toolbox.list(caller_of(context.request))])
-
-    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        try:
-            tool = toolbox.find(params.name, caller_of(context.request).selection)
-        except NotFound as problem:
-            raise MCPError(types.INVALID_PARAMS, problem.message) from None
-        return _result(await toolbox.call(tool, params.arguments or {}, caller_of(context.request)))
-
+    answers = Answers(toolbox, caller_of)
     server: Server[Any] = Server(
         "pilothouse",
         version=VERSION,
         title="Pilothouse",
         instructions=_INSTRUCTIONS,
         get_tool_input_schema=toolbox.schema,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
+        on_list_tools=answers.list_tools,
+        on_call_tool=answers.call_tool,
+        on_list_prompts=answers.list_prompts,
+        on_get_prompt=answers.get_prompt,
+        on_list_resources=answers.list_resources,
+        on_list_resource_templates=answers.list_resource_templates,
+        on_read_resource=answers.read_resource,
     )
     return server
 
@@ -139,25 +131,6 @@ async def serve_stdio(toolbox: Toolbox, caller: ToolCaller, lines: AsyncIterator
     requests = None if lines is None else pending.until_answered(lines)
     async with stdio_server(cast("Any", requests)) as (read, write):
         await server.run(read, pending.track(write), server.create_initialization_options())
-
-
-def _tool(tool: Tool) -> types.Tool:
-    is_destructive = tool.is_destructive if tool.is_mutating else None  # it says nothing of a tool that only reads
-    hints = types.ToolAnnotations(read_only_hint=not tool.is_mutating, destructive_hint=is_destructive)
-    return types.Tool(name=tool.name, description=tool.about, input_schema=dict(tool.schema), annotations=hints)
-
-
-def _result(result: Result) -> types.CallToolResult:
-    content: list[types.ContentBlock] = [types.TextContent(type="text", text=result.text)]
-    content += [types.TextContent(type="text", text=f"warning: {line}") for line in result.warnings]
-    if result.blob is not None:
-        blob = types.BlobResourceContents(
-            uri=f"pilothouse://charts/{result.blob.name}",
-            mime_type=result.blob.media_type,
-            blob=base64.b64encode(result.blob.content).decode(),
-        )
-        content.append(types.EmbeddedResource(type="resource", resource=blob))
-    return types.CallToolResult(content=content, is_error=result.is_error)
 
 
 class PendingRequests:
