@@ -14,8 +14,8 @@ from handlers.routing import Route
 
 _MODULES = (
     "streams",
+    "ci_fields",
     "ci_systems",
-    "ci_environment",
     "changed_lines",
     "attached_files",
     "upload_request",

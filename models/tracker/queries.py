@@ -236,6 +236,15 @@ def detail(id: int, failures: int = MAX_ROWS) -> Detail:
     )
 
 
+def report_warnings(run_id: int) -> list[str]:
+    """What the reports of a run lack, each with the part and the name of the report; the first ones."""
+    rows = reports.execute_sql(
+        "SELECT kind, name, warnings FROM report WHERE run_id = ? AND warnings IS NOT NULL ORDER BY id LIMIT 20",
+        (run_id,),
+    )
+    return [f"{kind} {name}: {text}" for kind, name, warnings in rows for text in warnings.split("\n")]
+
+
 def suite_failures(run_id: int) -> list[FailureRow]:
     """The suites of a run that failed without a failed test in them."""
     rows = reports.execute_sql(_SUITE_FAILURES, {"run": run_id})

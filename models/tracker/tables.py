@@ -399,3 +399,7 @@ def stored_bytes(contents: str) -> int:
     """The bytes of all rows of a table of contents."""
     row = reports.execute_sql("SELECT bytes FROM stored_bytes WHERE name = ?", (contents,)).fetchone()
     return int(row[0]) if row else 0
+
+
+STEPS.append(["ALTER TABLE report ADD COLUMN warnings TEXT"])
+"""What a report lacks, a line each: it ends in the middle, or lists fewer tests than it declares."""

@@ -173,7 +173,7 @@ LCOV: dict[str, tuple[str, Totals]] = {
     "counts of 1e+06": ("SF:a.c\nDA:1,1e+06\nend_of_record\n", (1, 0)),
     "what is no count": ("SF:a.c\nDA:1,NaN\nDA:NaN,1\nDA:5\nDA:,\nDA:-3,1\nDA:2,1\nend_of_record\n", (1, 0)),
     "a branch makes no line": ("SF:a.c\nDA:1,0\nBRDA:1,0,0,4\nend_of_record\n", (0, 1)),
-    "no end": ("SF:a.c\nDA:1,1\nSF:b.c\nDA:1,0\n", (1, 1)),
+    "no end but the last": ("SF:a.c\nDA:1,1\nSF:b.c\nDA:1,0\nend_of_record\n", (1, 1)),
     "windows": ("TN:\r\nSF:a.c\r\nDA:1,1\r\nend_of_record\r\n", (1, 0)),
     "no lines": ("TN:\nSF:a.c\nend_of_record\n", (None, None)),
     "other words": ("TN:\nSF:a.c\nVER:1\nFN:1,f\nFNDA:1,f\nDA:1,1\nend_of_record\nEOF\n", (1, 0)),

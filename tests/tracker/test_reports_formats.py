@@ -381,7 +381,21 @@ GO = {
     "what failed runs again, as gotestsum does it": (
         go(ran("run", "T"), ran("fail", "T"), ran("pass", "U"), ran("fail"), ran("run", "T"), ran("pass", "T"),
            ran("pass")),
-        (2, 1, 0, 0, 0),
+        (2, 0, 0, 0, 1),
+    ),
+    "what fails again and again": (
+        go(ran("run", "T"), ran("fail", "T"), ran("fail"), *[ran("run", "T"), ran("fail", "T"), ran("fail")] * 2),
+        (1, 1, 0, 0, 0),
+    ),
+    "subtests of what failed run again, whatever they were": (
+        go(ran("run", "T"), ran("pass", "T/a"), ran("fail", "T/b"), ran("fail", "T"), ran("pass", "U"), ran("fail"),
+           ran("run", "T"), ran("pass", "T/a"), ran("pass", "T/b"), ran("pass", "T"), ran("pass")),
+        (4, 0, 0, 0, 2),
+    ),
+    "a package that runs again with more than what failed": (
+        go(ran("run", "T"), ran("fail", "T"), ran("pass", "U"), ran("fail"),
+           ran("run", "T"), ran("pass", "T"), ran("pass", "U"), ran("pass")),
+        (3, 1, 0, 0, 0),
     ),
     "output of a test that has passed, in a package that failed": (
         go(ran("run", "T"), ran("pass", "T"), ran("run", "U"), go_output("late\n", "T"), ran("fail", "U"), ran("fail")),
@@ -435,6 +449,13 @@ def test_build_output_of_go_is_the_text_of_the_failure() -> None:
 def test_the_last_outcome_of_a_go_test_counts_where_that_is_requested() -> None:
     for what in ("twice, first failed", "what failed runs again, as gotestsum does it"):
         assert totals_of(read_test_report(GO[what][0], Limits(reruns="last"))[0])[1:] == (0, 0, 0, 1)
+
+
+def test_a_test_of_go_that_ran_again_has_the_number_of_its_reruns() -> None:
+    document = GO["what fails again and again"][0]
+    report, cases = read_test_report(document)
+    assert [case.reruns for case in cases] == [0, 1, 2]
+    assert report.superseded == frozenset((0, 1))
 
 
 def test_late_output_belongs_to_the_package() -> None:

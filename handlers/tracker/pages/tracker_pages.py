@@ -331,6 +331,7 @@ class RunPage(ReadPage):
             "max_files": _MAX_FILES,
             **_coverage_tree(run, baseline, query.get("folder", "")),
             "perf": perf.compared(run.id, perf.baselines(run.id, self.thresholds(project).base_branch)),
+            "report_warnings": queries.report_warnings(run.id),
             "ambiguous_keys": attempts.ambiguous_keys(run) if run.run_key is not None else (),
             "patch": _patch(run),
             **_failures(run, project, verdict.baseline_id, query),

@@ -98,7 +98,8 @@ class TestReport:
     `superseded` are the positions (in the order of the sink) of cases that another one of the same test replaces, and
     `flaky` those of cases that are flaky because of their repetition. `totals` and `suites` already reflect both.
     Totals may be larger than the number of cases: a suite without cases counts by its attributes. `digest` is the
-    SHA-256 of the inflated content, in hexadecimal.
+    SHA-256 of the inflated content, in hexadecimal. `warnings` say what is missing; one of a report that ends in the
+    middle begins with "truncated".
     """
 
     __test__ = False  # pytest must not collect it
@@ -109,6 +110,7 @@ class TestReport:
     superseded: frozenset[int] = frozenset()
     flaky: frozenset[int] = frozenset()
     digest: str = ""
+    warnings: Sequence[str] = ()
 
 
 @frozen
@@ -131,7 +133,8 @@ class FileCoverage:
 class CoverageReport:
     """A coverage report, read to its end, with its own totals (its own LINE counter, where it has one).
 
-    The line counts are None where it has no line data at all. `digest` as in `TestReport`.
+    The line counts are None where it has no line data at all, or ends in the middle. `digest` and `warnings` as in
+    `TestReport`.
     """
 
     format: str
@@ -140,6 +143,7 @@ class CoverageReport:
     branch_covered: int | None = None
     branch_missed: int | None = None
     digest: str = ""
+    warnings: Sequence[str] = ()
 
 
 class BadReport(Exception):

@@ -220,6 +220,20 @@ def _clean_reference(match: re.Match[bytes]) -> bytes:
     return match[0] if legal else _REPLACEMENT
 
 
+class Ending:
+    """Pieces of a content; `is_cut`: what was read so far does not end with the end of a line."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = pieces
+        self.is_cut = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._pieces:
+            if piece:
+                self.is_cut = not piece.endswith(b"\n")
+            yield piece
+
+
 def lines(pieces: Iterable[bytes], max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
     """The lines, without their ends. Raises BadReport for a line of more than `max_bytes`."""
     partial: list[bytes] = []

@@ -6,7 +6,7 @@ Their lines are kept packed until the end: eight bytes for each instead of a dic
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from models.tracker.coverage.line_sets import MAX_LINE_NUMBER
 from models.tracker.reports.base import CoverageReport, FileCoverage, Limits, ReportTooLarge
@@ -93,12 +93,16 @@ class CoverageFiles:
 
 
 def coverage_report(
-    format: str, digest: str, lines: CoverageCounts | None, branches: CoverageCounts | None
+    format: str,
+    digest: str,
+    lines: CoverageCounts | None,
+    branches: CoverageCounts | None,
+    warnings: Sequence[str] = (),
 ) -> CoverageReport:
     """A report with these totals. Counts whose sum is 0 are no data."""
     line = lines if lines and sum(lines) else (None, None)
     branch = branches if branches and sum(branches) else (None, None)
-    return CoverageReport(format, line[0], line[1], branch[0], branch[1], digest)
+    return CoverageReport(format, line[0], line[1], branch[0], branch[1], digest, warnings)
 
 
 def _lines(units: Iterable[int]) -> dict[int, bool]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
 from models.tracker.reports.base import Case, Limits, ReportTooLarge, TestReport, UnknownFormat
-from models.tracker.reports.byte_stream import MAX_SEARCHED_LINE_BYTES, lines
+from models.tracker.reports.byte_stream import MAX_SEARCHED_LINE_BYTES, Ending, lines
 from models.tracker.reports.json_stream import number, text
 from models.tracker.reports.text_cleaning import Text, bounded_ms
 from models.tracker.reports.totals import CaseBuilder, OpenSuite, Severity, TotalsCounter
@@ -23,6 +23,9 @@ MAX_RUNNING = 100_000
 """Packages, and tests of one package that run at the same time."""
 
 _MAX_BUILDS = 1000
+_MAX_RERUN_CHARACTERS, _HELD_CHARACTERS = 32 * 1024 * 1024, 1000
+"""The output of tests of reruns that is held until their ends, each with so many; beyond, they are no reruns."""
+
 _RESULTS = {"pass": Severity.NONE, "fail": Severity.FAILED, "skip": Severity.SKIPPED}
 _ACTIONS = {*_RESULTS, "start", "run", "output", "pause", "cont", "bench"}
 _BUILD_FAILED = re.compile(rb"FAIL\s+(\S{1,500})\s+\[(?:build|setup) failed\]")
@@ -35,9 +38,16 @@ _FRAMING = ("=== RUN", "=== PAUSE", "=== CONT", "=== NAME", "--- PASS", "--- SKI
 
 
 class _Package:
-    """A package whose tests run. `tests` maps tests to the output that is held for them, `running` are those begun."""
+    """A package whose tests run. `tests` maps tests to the output that is held for them, `running` are those begun.
 
-    def __init__(self, suite: OpenSuite) -> None:
+    `failures` has how often each test failed in earlier runs of the package in this log, and is None where this one is
+    no rerun of those alone; `reruns` are the tests of such a rerun.
+    """
+
+    def __init__(self, suite: OpenSuite, failures: dict[str, int] | None) -> None:
+        self.failures = failures
+        self.reruns: list[CaseBuilder] = []
+        self.failed_tests: list[str] = []
         self.suite = suite
         self.tests: dict[str, Text] = {}
         self.running: set[str] = set()
@@ -51,6 +61,8 @@ class GoTest:
 
     A test that began and never ended is an error. So is a package that failed without a failed test: it did not
     build, it was killed, or it panicked outside of any test. So is one that has a start and no end (Go 1.20 and later).
+    A package that runs again with only tests that failed before is a rerun (gotestsum): each of them counts once, by
+    its last outcome.
     """
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
@@ -61,10 +73,14 @@ class GoTest:
         self._build_outputs: dict[str, Text] = {}
         self._unbuilt: dict[str, str] = {}
         self._room = MAX_HELD_BYTES
+        self._rerun_room = _MAX_RERUN_CHARACTERS
+        self._failures: dict[str, dict[str, int]] = {}
+        """How often the tests of packages that have ended failed."""
         self._has_events = False
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        for line in lines(pieces, MAX_SEARCHED_LINE_BYTES):
+        ending, line = Ending(pieces), b""
+        for line in lines(ending, MAX_SEARCHED_LINE_BYTES):
             if event := _event(line):
                 self._has_events = True
                 self._on_event(event)
@@ -72,6 +88,7 @@ class GoTest:
                 self._unbuilt[match[1].decode("utf-8", "replace")] = match[0].decode("utf-8", "replace")
         if not self._has_events:
             raise UnknownFormat("no line of it is an event")
+        self._warn_if_truncated(line if ending.is_cut else b"")
         for name in list(self._packages):
             self._end_package(name, None, None)
         for name, message in self._unbuilt.items():
@@ -106,14 +123,27 @@ class GoTest:
                 build_output = self._build_outputs.get(text(event.get("FailedBuild")) or "")
                 self._end_package(name, _RESULTS[action], _duration_ms(event), build_output)
 
+    def _warn_if_truncated(self, last_line: bytes) -> None:
+        """Warns of a log that ends before its packages do, or within an event."""
+        open_packages = [
+            name
+            for name, package in self._packages.items()
+            if (package.has_start or package.running) and name not in self._unbuilt
+        ]
+        if open_packages:
+            more = f" and {len(open_packages) - 1} more" if len(open_packages) > 1 else ""
+            self._totals.warnings.append(f"truncated: the log ends before {open_packages[0][:200]}{more}")
+        elif last_line.lstrip().startswith(b"{") and _event(last_line) is None:
+            self._totals.warnings.append("truncated: the log ends within a line")
+
     def _package(self, name: str) -> _Package:
         package = self._packages.get(name)
         if package is None:
-            package = self._packages[name] = _Package(self._suite(name))
+            package = self._packages[name] = _Package(self._suite(name), self._failures.get(name))
         return package
 
     def _suite(self, name: str) -> OpenSuite:
-        """The suite of a package: one, however often the package ran (gotestsum runs failed tests again)."""
+        """The suite of a package: one, however often the package ran."""
         suite = self._suites.get(name)
         if suite is None:
             if len(self._suites) >= MAX_RUNNING:
@@ -154,8 +184,37 @@ class GoTest:
         elif kept:
             builder.stack = kept
             builder.message = next((line.strip() for line in kept.splitlines() if line.strip()), None)
-        package.failed |= severity >= Severity.FAILED
+        if severity >= Severity.FAILED:
+            package.failed = True
+            package.failed_tests.append(test)
+        self._add_test(package, test, builder)
+
+    def _add_test(self, package: _Package, test: str, builder: CaseBuilder) -> None:
+        """Counts a test, or holds it while the package may be a rerun of the tests that failed."""
+        failures = package.failures
+        size = _HELD_CHARACTERS + len(builder.stack or builder.out or "")
+        is_rerun = failures is not None and (test in failures or test.partition("/")[0] in failures)
+        if failures is not None and is_rerun and size <= self._rerun_room:
+            self._rerun_room -= size
+            builder.reruns = failures.get(test, 1)
+            package.reruns.append(builder)
+            return
+        package.failures = None
+        self._add_reruns(package, False)
         self._totals.add(package.suite, builder)
+
+    def _add_reruns(self, package: _Package, replaces: bool) -> None:
+        for builder in package.reruns:
+            builder.replaces = replaces
+            builder.reruns = builder.reruns if replaces else 0
+            self._rerun_room += _HELD_CHARACTERS + len(builder.stack or builder.out or "")
+            self._totals.add(package.suite, builder)
+        package.reruns.clear()
+
+    def _remember_failures(self, name: str, package: _Package) -> None:
+        failures = self._failures.setdefault(name, {}) if package.failed_tests else {}
+        for test in package.failed_tests:
+            failures[test] = failures.get(test, 0) + 1
 
     def _end_package(
         self, name: str, severity: Severity | None, duration_ms: int | None, build_output: Text | None = None
@@ -175,6 +234,8 @@ class GoTest:
                 self._end_test(package, test, _RESULTS[ended[1].lower()], None)
             elif not (is_good and test.startswith("Benchmark")):
                 self._end_test(package, test, Severity.ERROR, None)
+        self._add_reruns(package, True)
+        self._remember_failures(name, package)
         for output in package.tests.values():
             self._release(output)
             package.output = self._hold(package.output, output.joined)

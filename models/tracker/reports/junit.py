@@ -71,6 +71,7 @@ class JUnit(SuiteReader):
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
         super().__init__(limits, sink)
+        self._totals.lists_all = True
         self.starts = {"testsuites": partial(self._start_suite, False), "testsuite": partial(self._start_suite, True)}
         self.ends = {"testsuites": self._close_suite, "testsuite": self._close_suite}
         self.items = {

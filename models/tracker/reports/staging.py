@@ -46,7 +46,7 @@ _TABLES = """
     CREATE TABLE reports (number INTEGER PRIMARY KEY, kind TEXT, hash TEXT, name TEXT, format TEXT,
         tests INTEGER, passed INTEGER, failed INTEGER, errors INTEGER, skipped INTEGER, flaky INTEGER,
         duration_ms INTEGER, line_covered INTEGER, line_missed INTEGER, branch_covered INTEGER, branch_missed INTEGER,
-        first INTEGER, last INTEGER, UNIQUE (kind, hash));
+        warnings TEXT, first INTEGER, last INTEGER, UNIQUE (kind, hash));
     CREATE TABLE suites (id INTEGER PRIMARY KEY, report INTEGER, name TEXT, tests INTEGER, failed INTEGER,
         errors INTEGER, skipped INTEGER, duration_ms INTEGER);
     CREATE TABLE cases (id INTEGER PRIMARY KEY, class_name TEXT, name TEXT, suite INTEGER, fate INTEGER,
@@ -87,6 +87,7 @@ _REFERRED = """
     ORDER BY a.id"""
 _MARK = "[[ATTACHMENT|"
 _REFERENCE = re.compile(r"\[\[ATTACHMENT\|([^\]\r\n]{1,1024})\]\]")
+_MAX_WARNING_CHARACTERS = 4000
 _MAX_COUNT = 2**48
 """Sums of many such counts are still numbers that the store and JSON can hold."""
 
@@ -279,7 +280,7 @@ class StagedRows:
         self._correct(report)
         t = report.totals
         counts = t.tests, t.passed, t.failed, t.errors, t.skipped, t.flaky, t.duration_ms
-        self._end("junit", hash, name, report.format, (*map(_count, counts), None, None, None, None))
+        self._end("junit", hash, name, report.format, (*map(_count, counts), None, None, None, None), report.warnings)
 
     def _correct(self, report: TestReport) -> None:
         """Applies what is known about the cases only at the end of the report."""
@@ -293,7 +294,7 @@ class StagedRows:
         """As `end_tests`."""
         counts = report.line_covered, report.line_missed, report.branch_covered, report.branch_missed
         self.flush()
-        self._end("jacoco", hash, name, report.format, (0,) * 7 + tuple(map(_count, counts)))
+        self._end("jacoco", hash, name, report.format, (0,) * 7 + tuple(map(_count, counts)), report.warnings)
 
     def end_perf(self, report: PerfReport, name: str) -> None:
         """Stages the points of a performance report, and the report."""
@@ -301,7 +302,15 @@ class StagedRows:
         self.flush()
         self._end("perf", report.digest, name, report.format, (0,) * 7 + (None,) * 4)
 
-    def _end(self, kind: str, hash: str, name: str, format: str, counts: Sequence[int | None]) -> None:
+    def _end(
+        self,
+        kind: str,
+        hash: str,
+        name: str,
+        format: str,
+        counts: Sequence[int | None],
+        warnings: Sequence[str] = (),
+    ) -> None:
         """Keeps the report, unless the request already contained the same file."""
         if self._store.execute("SELECT 1 FROM reports WHERE kind = ? AND hash = ?", (kind, hash)).fetchone():
             for table in _OF_KIND.get(kind, ("suites", "failures", "outputs", "attachments")):
@@ -309,7 +318,9 @@ class StagedRows:
             for table in ("cases", "places"):
                 self._store.execute(f"DELETE FROM {table} WHERE id >= ?", (self._first,))  # noqa: S608
             return
-        self._rows["reports"].append((self._number, kind, hash, name, format, *counts, self._first, self._next - 1))
+        text = "\n".join(warnings)[:_MAX_WARNING_CHARACTERS] or None
+        places = self._first, self._next - 1
+        self._rows["reports"].append((self._number, kind, hash, name, format, *counts, text, *places))
         self.flush()
 
     def flush(self) -> None:

@@ -92,10 +92,11 @@ class Tap:
             text = line.decode("utf-8", "replace").rstrip()
             indent = len(text) - len(text.lstrip(" \t"))
             self._line(text.lstrip(" \t"), indent)
+        is_cut = self._block is not None
         self._end_point()
         while len(self._levels) > 1:
             self._close_level()
-        self._check_plan()
+        self._check_plan(is_cut)
         self._totals.close(self._suite)
 
     def report(self, format: str, digest: str) -> TestReport:
@@ -227,8 +228,10 @@ class Tap:
                 case.message = case.message or self._error
             self._totals.add(self._suite, case)
 
-    def _check_plan(self) -> None:
+    def _check_plan(self, is_cut: bool) -> None:
         points = self._levels[0].points
+        if self._plan is None or self._plan > points or is_cut:
+            self._totals.warnings.append(f"truncated: it ends after {points} test points")
         if self._plan is None:
             self._add_error("(plan)", f"the plan is missing after {points} test points")
         elif self._plan != points:

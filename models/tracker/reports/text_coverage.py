@@ -8,7 +8,7 @@ from typing import Any
 
 from models.tracker.coverage.line_sets import MAX_LINE_NUMBER, unit_key
 from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge, UnknownFormat
-from models.tracker.reports.byte_stream import lines
+from models.tracker.reports.byte_stream import Ending, lines
 from models.tracker.reports.file_coverage import (
     CoverageCounts,
     CoverageFiles,
@@ -19,6 +19,9 @@ from models.tracker.reports.file_coverage import (
 )
 from models.tracker.reports.json_stream import CLOSED, ITEM, MAX_COVERAGE_NODES, OPENED, count, json_values, number
 from models.tracker.reports.text_cleaning import MAX_COUNT
+
+_MAX_BAD_SHARE = 0.01
+"""The share of the lines of a Go profile that may be bad."""
 
 _HITS = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _BLOCK = re.compile(rb"(.+):(\d{1,9})\.(\d{1,9}),(\d{1,9})\.(\d{1,9}) (\d{1,9}) (\d{1,30})")
@@ -36,7 +39,8 @@ class Lcov:
     """LCOV tracefiles: records of a source file each. A file may have several, one for each test.
 
     Lines are counted from their DA records. LF and LH are often missing or stale, and are not read. A record that
-    cannot be read (a count of NaN, an unknown keyword) is skipped.
+    cannot be read (a count of NaN, an unknown keyword) is skipped. A tracefile that ends within the record of a source
+    file was cut: nothing of it is used.
     """
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
@@ -44,6 +48,7 @@ class Lcov:
         self._path: str | None = None
         self._lines: dict[int, bool] = {}
         self._branches = [0, 0]
+        self._is_truncated = False
 
     def read(self, pieces: Iterable[bytes]) -> None:
         for line in lines(pieces):
@@ -58,9 +63,12 @@ class Lcov:
                 self._path = clean_path(rest.decode("utf-8", "replace"))
             elif keyword == b"end_of_record":
                 self._close_file()
-        self._close_file()
+        self._is_truncated = self._path is not None
 
     def report(self, format: str, digest: str) -> CoverageReport:
+        if self._is_truncated:
+            warning = "truncated: its last record has no end_of_record; its coverage is not used"
+            return coverage_report(format, digest, None, None, [warning])
         return coverage_report(format, digest, *self._files.emit())
 
     def _line(self, record: str) -> None:
@@ -80,32 +88,53 @@ class Lcov:
 class GoCover:
     """Go cover profiles. The unit is the statement: a block has a number of them, all covered or none.
 
-    A block that is listed twice (each test of a package lists them all) counts once, covered if it ever was.
+    A block that is listed twice (each test of a package lists them all) counts once, covered if it ever was. Bad lines
+    are skipped while they are few; a bad last line without its end means that the profile was cut, and nothing of it
+    is used.
     """
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         self._files = CoverageFiles(limits, sink)
+        self._bad = 0
+        self._first_bad = BadReport("")
+        self._is_truncated = False
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        for at, line in enumerate(lines(pieces), 1):
+        ending = Ending(pieces)
+        blocks = last_bad = at = 0
+        for at, line in enumerate(lines(ending), 1):
             line = line.strip()
             if not line or line.startswith(b"mode:"):
                 continue
-            match = _BLOCK.fullmatch(line)
-            if not match:
-                raise BadReport(
-                    "this is no line of a Go cover profile (file:line.column,line.column statements count)", at
-                )
-            first, column, last, end, statements = map(int, match.groups()[1:6])
-            if first > MAX_LINE_NUMBER or statements > _MAX_STATEMENTS:
-                raise BadReport("a block of a Go cover profile cannot be that large", at)
-            if statements:
-                path = clean_path(match[1].decode("utf-8", "replace"))
-                key = unit_key(first, column, last - (end <= _MAX_BRACE_COLUMN))
-                self._files.add_lines(path, {key | statements: match[7].strip(b"0") != b""})
+            blocks += 1
+            try:
+                self._block(line, at)
+            except BadReport as bad:
+                self._first_bad = bad if not self._bad else self._first_bad
+                self._bad, last_bad = self._bad + 1, at
+        self._is_truncated = last_bad == at > 0 and ending.is_cut
+        if self._bad - self._is_truncated > _MAX_BAD_SHARE * blocks:
+            raise self._first_bad
 
     def report(self, format: str, digest: str) -> CoverageReport:
-        return coverage_report(format, digest, *self._files.emit(_statements))
+        if self._is_truncated:
+            warning = "truncated: its last line is cut; its coverage is not used"
+            return coverage_report(format, digest, None, None, [warning])
+        bad = self._first_bad
+        warnings = [f"{self._bad} bad lines were skipped, the first is line {bad.line}: {bad.why}"] if self._bad else []
+        return coverage_report(format, digest, *self._files.emit(_statements), warnings)
+
+    def _block(self, line: bytes, at: int) -> None:
+        match = _BLOCK.fullmatch(line)
+        if not match:
+            raise BadReport("this is no line of a Go cover profile (file:line.column,line.column statements count)", at)
+        first, column, last, end, statements = map(int, match.groups()[1:6])
+        if first > MAX_LINE_NUMBER or statements > _MAX_STATEMENTS:
+            raise BadReport("a block of a Go cover profile cannot be that large", at)
+        if statements:
+            path = clean_path(match[1].decode("utf-8", "replace"))
+            key = unit_key(first, column, last - (end <= _MAX_BRACE_COLUMN))
+            self._files.add_lines(path, {key | statements: match[7].strip(b"0") != b""})
 
 
 def _statements(units: Iterable[int]) -> dict[int, bool]:

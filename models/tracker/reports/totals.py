@@ -127,7 +127,9 @@ class OpenSuite:
 
     `counts` are its own cases by the rank of their status, `cases` those in it and below. `below` are the tests below
     that count by the attributes of their suites, of which `failing` failed. `listed_failures` are the cases in it and
-    below that failed or were retried. `failure` is the suite's own failure.
+    below that failed or were retried. `missing_below` are the tests that suites below declare and do not list. `reruns`
+    are those of its cases and below: surefire declares each run of a test.
+    `failure` is the suite's own failure.
     """
 
     def __init__(self, name: str, parent: OpenSuite | None, listed: bool, declared: DeclaredCounts) -> None:
@@ -137,7 +139,8 @@ class OpenSuite:
         self.declared = declared
         self.index: int | None = None
         self.counts = [0] * len(CASE_STATUSES)
-        self.flaky = self.cases = self.below = self.failing = self.listed_failures = 0
+        self.flaky = self.cases = self.below = self.failing = self.listed_failures = self.missing_below = 0
+        self.reruns = 0
         self.duration_ms: int | None = None
         self.duration_below: int | None = None
         self.failure: CaseBuilder | None = None
@@ -161,6 +164,11 @@ class TotalsCounter:
         self._flaky: set[int] = set()
         self._counts = [0] * len(CASE_STATUSES)
         self._flaky_count = 0
+        self.warnings: list[str] = []
+        self.lists_all = False
+        """Whether suites of the format list all the tests that they declare."""
+        self._incomplete: list[str] = []
+        self._incomplete_suites = 0
         self.outside = OpenSuite("", None, False, DeclaredCounts())
         """For cases outside of any suite."""
 
@@ -188,6 +196,7 @@ class TotalsCounter:
         suite.counts[rank] += 1
         suite.flaky += flaky
         suite.cases += 1
+        suite.reruns += case.reruns
         if duration_ms is not None:
             suite.duration_ms = (suite.duration_ms or 0) + duration_ms
         if case.name:
@@ -211,6 +220,8 @@ class TotalsCounter:
 
     def close(self, suite: OpenSuite) -> None:
         """Ends a suite: merges its repeated tests, and adds its counts to those of the suite around it."""
+        if suite.cases and self.lists_all:
+            self._compare_declared(suite)
         suite.listed_failures += suite.counts[_FAILED] + suite.counts[_ERROR] + suite.flaky
         self._merge_repeated(suite)
         counted = Totals()
@@ -226,6 +237,17 @@ class TotalsCounter:
         self._flaky_count += suite.flaky
         if suite.parent is not None:
             _add_to_parent(suite, suite.parent, counted)
+
+    def _compare_declared(self, suite: OpenSuite) -> None:
+        """Warns of a suite that declares more tests than it and those below list, unless one below was warned of."""
+        listed = suite.cases + suite.below + suite.reruns
+        missing = (suite.declared.tests or 0) - listed
+        if missing > suite.missing_below:
+            name = f"the suite {suite.name[:100]}" if suite.name else "it"
+            self._incomplete_suites += 1
+            if not self._incomplete:
+                self._incomplete.append(f"{name} declares {suite.declared.tests} tests, lists {listed}")
+        suite.missing_below = max(suite.missing_below, missing)
 
     def _count_own_failure(self, suite: OpenSuite) -> None:
         """Counts the failure of a suite with cases: one beside them, or one that it declares and does not list."""
@@ -298,6 +320,8 @@ class TotalsCounter:
         """Returns the whole report. To be called once, at the end."""
         outside = self.outside
         self.close(outside)
+        if self._incomplete_suites > 1:
+            self._incomplete.append(f"{self._incomplete_suites - 1} more suites declare more tests than they list")
         duration_ms = _sum(outside.duration_ms, outside.duration_below) or 0
         return TestReport(
             format,
@@ -306,6 +330,7 @@ class TotalsCounter:
             frozenset(self._superseded),
             frozenset(self._flaky),
             digest,
+            [*self.warnings, *self._incomplete],
         )
 
 
@@ -313,6 +338,8 @@ def _add_to_parent(suite: OpenSuite, parent: OpenSuite, counted: Totals) -> None
     parent.cases += suite.cases
     parent.listed_failures += suite.listed_failures
     parent.below += suite.below + counted.tests
+    parent.missing_below += suite.missing_below
+    parent.reruns += suite.reruns
     parent.failing += suite.failing + counted.failed + counted.errors
     duration_ms = _sum(suite.duration_ms, suite.duration_below)
     if duration_ms is None:

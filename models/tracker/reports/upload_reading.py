@@ -17,7 +17,7 @@ from models.errors import Invalid, TooLarge, Unavailable
 from models.tracker.coverage import diff
 from models.tracker.files.repository_paths import PathIndex
 from models.tracker.files.source_archive import MAX_ARCHIVE_BYTES, BadArchive, text_files
-from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
+from models.tracker.reports.base import BadReport, CoverageReport, Limits, ReportTooLarge, TestReport
 from models.tracker.reports.detect import is_allure, is_empty, read_allure, read_coverage, read_tests
 from models.tracker.reports.staging import StagedRows
 from models.tracker.reports.upload_folder import ROWS, FileKind, ReadOptions, Received, listed, reason
@@ -134,7 +134,8 @@ class UploadReading:
             raise TooLarge(f"junit {name}: {fault}") from None
         except BadReport as fault:
             raise Invalid(f"junit {name}: {fault}") from None
-        self._warn(f"junit {name}: a {report.format} report without a test" if is_empty(report) else None)
+        for text in _warnings(evolve(files[0], name=name), report, "test"):
+            self._warn(text)
         for file in files:
             (self._folder / file.file).unlink()
 
@@ -152,7 +153,8 @@ class UploadReading:
                     rows.flush()
                 else:
                     suite = self._options.module or PurePosixPath(file.name).stem
-                    self._warn(_read_report(rows, file, source, evolve(self._limits, suite=suite)))
+                    for text in _read_report(rows, file, source, evolve(self._limits, suite=suite)):
+                        self._warn(text)
         except ReportTooLarge as fault:
             raise TooLarge(f"{file.kind} {file.name}: {fault}") from None
         except BadReport as fault:
@@ -164,18 +166,27 @@ def _last(files: Sequence[Received], kind: FileKind) -> Received | None:
     return next((file for file in reversed(files) if file.kind == kind), None)
 
 
-def _read_report(rows: StagedRows, file: Received, source: BinaryIO, limits: Limits) -> str | None:
-    """Stages a report. Returns a warning where it has nothing. Raises `BadReport`."""
+def _read_report(rows: StagedRows, file: Received, source: BinaryIO, limits: Limits) -> Sequence[str]:
+    """Stages a report. Returns its warnings, as where it has nothing. Raises `BadReport`."""
     rows.begin()
     if file.kind == "junit":
         tests = read_tests(source, limits, rows.case)
         rows.end_tests(tests, file.name, tests.digest)
-        return f"junit {file.name}: a {tests.format} report without a test" if is_empty(tests) else None
+        return _warnings(file, tests, "test")
     if file.kind == "perf":
-        return _read_perf(rows, file, source, limits)
+        warning = _read_perf(rows, file, source, limits)
+        return [warning] if warning else []
     coverage = read_coverage(source, limits, rows.file)
     rows.end_coverage(coverage, file.name, coverage.digest)
-    return f"jacoco {file.name}: a {coverage.format} report without a line" if is_empty(coverage) else None
+    return _warnings(file, coverage, "line")
+
+
+def _warnings(file: Received, report: TestReport | CoverageReport, what: str) -> Sequence[str]:
+    """The warnings of a report, or one that it has nothing."""
+    texts = report.warnings
+    if is_empty(report) and not texts:
+        texts = [f"a {report.format} report without a {what}"]
+    return [f"{file.kind} {file.name}: {text}" for text in texts]
 
 
 def _read_perf(rows: StagedRows, file: Received, source: BinaryIO, limits: Limits) -> str | None:

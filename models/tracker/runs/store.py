@@ -103,9 +103,9 @@ _TOTALS = f"SELECT {', '.join(f'sum({name})' for name in _COUNTS + _COVERED)} FR
 _NEW = "(SELECT id - :reports FROM report WHERE run_id = :run AND id > :reports)"
 _CASES = f"reports s CROSS JOIN cases c ON c.id BETWEEN s.first AND s.last WHERE s.number IN {_NEW}"
 _REPORTS = f"""
-    INSERT INTO report (id, run_id, kind, hash, name, format, module, created_at, upload_id,
+    INSERT INTO report (id, run_id, kind, hash, name, format, module, created_at, upload_id, warnings,
     {", ".join(_COUNTS + _COVERED)})
-    SELECT :reports + s.number, :run, s.kind, s.hash, s.name, s.format, :module, :now, :upload,
+    SELECT :reports + s.number, :run, s.kind, s.hash, s.name, s.format, :module, :now, :upload, s.warnings,
     {", ".join(f"s.{name}" for name in _COUNTS + _COVERED)} FROM reports s WHERE NOT EXISTS
     (SELECT 1 FROM report r WHERE r.run_id = :run AND r.kind = s.kind AND r.hash = s.hash) AND NOT EXISTS
     (SELECT 1 FROM report r JOIN upload u ON u.id = r.upload_id WHERE u.run_id = :run AND r.upload_id = :upload
