@@ -11,8 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.cli.ci_environment import facts
-from supervisor.cli.ci_systems import DEPTHS
+from supervisor.cli.ci_systems import depth_setting, facts
 
 _TIMEOUT_SECONDS = 60.0
 _MAX_BASE_COMMITS = 50
@@ -83,9 +82,8 @@ def _base(base_branch: str, commit: str, environ: Mapping[str, str]) -> str:
             return _git("merge-base", name, "HEAD").decode().strip()
         except NoDiff:
             continue
-    provider = facts(environ).get("ciProvider", "")
-    settings = DEPTHS.get(provider) or f"{DEPTHS['github']}; {DEPTHS['gitlab']}"
-    raise NoDiff(f"the clone does not contain the merge base with {base_branch}: fetch more history ({settings})")
+    setting = depth_setting(facts(environ).get("ciProvider", ""))
+    raise NoDiff(f"the clone does not contain the merge base with {base_branch}: fetch more history ({setting})")
 
 
 def _merged_base(commit: str, environ: Mapping[str, str]) -> str:

@@ -1,17 +1,252 @@
-"""More CI systems: what their environment variables say, each by its own documentation; and each system's clone depth.
+"""Every CI system: what its environment variables say, by its own documentation, and the setting of its clone depth.
 
 Only the standard library is used: this is a part of the stand-alone uploader.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-Environ = Mapping[str, str]
-Fields = dict[str, str]
+from supervisor.cli.ci_fields import (
+    Environ,
+    Fields,
+    branch_of,
+    joined,
+    place_of,
+    properties,
+    short_ref,
+    text_in,
+    without_secrets,
+)
+
+
+class System(NamedTuple):
+    """A CI system, known by a variable that only it sets, or by a variable with its value.
+
+    `read` returns the fields of an upload, `depth` is the setting by which the clone has the history.
+    """
+
+    variable: str
+    provider: str
+    read: Callable[[Environ], Fields]
+    depth: str
+
+
+def facts(environ: Environ) -> Fields:
+    """The fields of the CI job that this process runs in; empty outside of a CI system."""
+    for system in SYSTEMS:
+        name, _, value = system.variable.partition("=")
+        found = environ.get(name, "")
+        if (found == value) if value else (found.lower() not in ("", "false")):
+            fields = system.read(environ)
+            for field in ("repoUrl", "headRepo"):
+                fields[field] = without_secrets(fields.get(field, ""))
+            return {name: value for name, value in fields.items() if value and _is_valid(name, value)}
+    return {}
+
+
+def depth_setting(provider: str) -> str:
+    """How the clone of a CI system gets more history; for an unknown one that of GitHub and GitLab."""
+    settings = {system.provider: system.depth for system in SYSTEMS} | _SAME_VARIABLES
+    return settings.get(provider) or f"{settings['github']}; {settings['gitlab']}"
+
+
+def _is_valid(name: str, value: str) -> bool:
+    """Whether the server takes the value: a change of Gerrit has a number with a slash or a hash."""
+    return name not in ("prNumber", "attempt") or (value.isascii() and value.isdigit())
+
+
+def _github(environ: Environ) -> Fields:
+    """https://docs.github.com/actions/reference/workflows-and-actions/variables; Forgejo and Gitea set the same."""
+    place = f"{environ.get('GITHUB_SERVER_URL', '')}/{environ.get('GITHUB_REPOSITORY', '')}"
+    run = environ.get("GITHUB_RUN_ID", "")
+    provider = next((name for name in ("forgejo", "gitea") if environ.get(f"{name.upper()}_ACTIONS")), "github")
+    page = environ.get("GITHUB_RUN_NUMBER", run) if provider == "forgejo" else run  # by the number within a repository
+    return {
+        "ciProvider": provider,
+        "branch": environ.get("GITHUB_REF_NAME", ""),
+        "commit": environ.get("GITHUB_SHA", ""),
+        "repoUrl": place if place != "/" else "",
+        "buildUrl": f"{place}/actions/runs/{page}" if page else "",
+        "buildName": environ.get("GITHUB_WORKFLOW", ""),
+        "runKey": f"github-{run}" if run else "",
+        "jobKey": environ.get("GITHUB_JOB", ""),
+        "jobInstance": environ.get("RUNNER_TRACKING_ID", ""),
+        "attempt": environ.get("GITHUB_RUN_ATTEMPT", ""),
+        **_github_pull_request(environ),
+    }
+
+
+def _github_pull_request(environ: Environ) -> Fields:
+    """The pushed commit and its branch.
+
+    GITHUB_SHA is a merge commit that exists only in the job or, for `pull_request_target`, a commit of the base branch.
+    """
+    ref = re.match(r"refs/pull/(\d+)/", environ.get("GITHUB_REF", ""))
+    if ref is None and not environ.get("GITHUB_HEAD_REF"):
+        return {}
+    try:
+        event = json.loads(Path(environ.get("GITHUB_EVENT_PATH", "")).read_bytes())
+    except (OSError, ValueError):
+        event = None  # the variables are used then
+    head = text_in(event, "pull_request", "head", "repo", "full_name")
+    branch = environ.get("GITHUB_HEAD_REF") or text_in(event, "pull_request", "head", "ref")
+    target = text_in(event, "pull_request", "base", "repo", "full_name") or environ.get("GITHUB_REPOSITORY", head)
+    owner = head.partition("/")[0] or text_in(event, "pull_request", "head", "user", "login")
+    found = {
+        "branch": branch_of(branch, owner, head != target),
+        "commit": text_in(event, "pull_request", "head", "sha"),
+        "baseBranch": environ.get("GITHUB_BASE_REF") or text_in(event, "pull_request", "base", "ref"),
+        "prNumber": ref[1] if ref else text_in(event, "pull_request", "number"),
+        "headRepo": head if head != target else "",
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _gitlab(environ: Environ) -> Fields:
+    """https://docs.gitlab.com/ci/variables/predefined_variables/."""
+    merge = "CI_MERGE_REQUEST_"
+    pipeline = environ.get("CI_PIPELINE_ID", "")
+    source = environ.get(f"{merge}SOURCE_PROJECT_PATH", "")
+    branch = environ.get(f"{merge}SOURCE_BRANCH_NAME", "")
+    is_fork = source != environ.get(f"{merge}PROJECT_PATH", source)
+    return {
+        "ciProvider": "gitlab",
+        "branch": branch_of(branch, source.rpartition("/")[0], is_fork) or environ.get("CI_COMMIT_REF_NAME", ""),
+        "commit": environ.get(f"{merge}SOURCE_BRANCH_SHA") or environ.get("CI_COMMIT_SHA", ""),
+        "baseBranch": environ.get(f"{merge}TARGET_BRANCH_NAME", ""),
+        "prNumber": environ.get(f"{merge}IID", ""),
+        "headRepo": source if is_fork else "",
+        "repoUrl": environ.get("CI_PROJECT_URL", ""),
+        "buildUrl": environ.get("CI_JOB_URL") or environ.get("CI_PIPELINE_URL", ""),
+        "buildName": environ.get("CI_JOB_NAME", ""),
+        "runKey": f"gitlab-{pipeline}" if pipeline else "",
+        "jobKey": environ.get("CI_JOB_NAME", ""),
+        "jobInstance": environ.get("CI_JOB_ID", ""),
+        "attempt": environ.get("CI_JOB_ID", ""),
+    }
+
+
+def _jenkins(environ: Environ) -> Fields:
+    """https://www.jenkins.io/doc/book/pipeline/jenkinsfile/#using-environment-variables, and plugins."""
+    tag = environ.get("BUILD_TAG", "")
+    fork = environ.get("CHANGE_FORK", "")
+    branch = branch_of(environ.get("CHANGE_BRANCH", ""), fork, bool(fork))
+    checked_out = environ.get("GIT_BRANCH", "").removeprefix("origin/")
+    branch = branch or environ.get("BRANCH_NAME") or ("" if checked_out in ("detached", "HEAD") else checked_out)
+    return {
+        "ciProvider": "jenkins",
+        "branch": branch,
+        "commit": environ.get("GIT_COMMIT", ""),
+        "baseBranch": environ.get("CHANGE_TARGET", ""),
+        "prNumber": environ.get("CHANGE_ID", ""),
+        "headRepo": fork,
+        "repoUrl": environ.get("GIT_URL", ""),
+        "buildUrl": environ.get("BUILD_URL", ""),
+        "buildName": environ.get("JOB_NAME", ""),
+        "runKey": tag if not tag or tag.startswith("jenkins-") else f"jenkins-{tag}",
+        "jobKey": environ.get("STAGE_NAME", ""),
+    }
+
+
+def _circleci(environ: Environ) -> Fields:
+    """https://circleci.com/docs/reference/variables/."""
+    workflow = environ.get("CIRCLE_WORKFLOW_ID", "")
+    pull = environ.get("CIRCLE_PR_NUMBER") or environ.get("CIRCLE_PULL_REQUEST", "").rpartition("/")[2]
+    return {
+        "ciProvider": "circleci",
+        "branch": environ.get("CIRCLE_BRANCH") or environ.get("CIRCLE_TAG", ""),
+        "commit": environ.get("CIRCLE_SHA1", ""),
+        "prNumber": pull,
+        "headRepo": joined(environ, "CIRCLE_PR_USERNAME", "CIRCLE_PR_REPONAME"),
+        "repoUrl": environ.get("CIRCLE_REPOSITORY_URL", ""),
+        "buildUrl": environ.get("CIRCLE_BUILD_URL", ""),
+        "buildName": environ.get("CIRCLE_JOB", ""),
+        "runKey": f"circleci-{workflow}" if workflow else "",
+        **_circleci_job(environ),
+    }
+
+
+def _circleci_job(environ: Environ) -> Fields:
+    job, node = environ.get("CIRCLE_JOB", ""), environ.get("CIRCLE_NODE_INDEX", "")
+    return {
+        "jobKey": f"{job}#{node}" if job and node else job,
+        "jobInstance": environ.get("CIRCLE_WORKFLOW_JOB_ID", ""),
+        "attempt": environ.get("CIRCLE_BUILD_NUM", ""),
+    }
+
+
+def _buildkite(environ: Environ) -> Fields:
+    """https://buildkite.com/docs/pipelines/configure/environment-variables."""
+    pull, commit = environ.get("BUILDKITE_PULL_REQUEST", ""), environ.get("BUILDKITE_COMMIT", "")
+    build = environ.get("BUILDKITE_BUILD_ID", "")
+    fork, repository = environ.get("BUILDKITE_PULL_REQUEST_REPO", ""), environ.get("BUILDKITE_REPO", "")
+    return {
+        "ciProvider": "buildkite",
+        "branch": environ.get("BUILDKITE_BRANCH", ""),
+        "commit": "" if commit == "HEAD" else commit,
+        "baseBranch": environ.get("BUILDKITE_PULL_REQUEST_BASE_BRANCH", ""),
+        "prNumber": "" if pull == "false" else pull,
+        "headRepo": "" if pull in ("", "false") or place_of(fork) == place_of(repository) else fork,
+        "repoUrl": environ.get("BUILDKITE_REPO", ""),
+        "buildUrl": environ.get("BUILDKITE_BUILD_URL", ""),
+        "buildName": environ.get("BUILDKITE_PIPELINE_SLUG", ""),
+        "runKey": f"buildkite-{build}" if build else "",
+        "jobKey": joined(environ, "BUILDKITE_STEP_ID", "BUILDKITE_PARALLEL_JOB"),
+        "jobInstance": environ.get("BUILDKITE_JOB_ID", ""),
+        "attempt": environ.get("BUILDKITE_RETRY_COUNT", ""),
+    }
+
+
+def _azure(environ: Environ) -> Fields:
+    """https://learn.microsoft.com/azure/devops/pipelines/build/variables."""
+    pull, build = "SYSTEM_PULLREQUEST_", environ.get("BUILD_BUILDID", "")
+    place = environ.get("SYSTEM_COLLECTIONURI", "") + environ.get("SYSTEM_TEAMPROJECT", "").replace(" ", "%20")
+    return {
+        "ciProvider": "azure",
+        "branch": _azure_branch(environ) or short_ref(environ.get("BUILD_SOURCEBRANCH", "")),
+        "commit": environ.get(f"{pull}SOURCECOMMITID") or environ.get("BUILD_SOURCEVERSION", ""),
+        "baseBranch": short_ref(environ.get(f"{pull}TARGETBRANCH", "")),
+        "prNumber": environ.get(f"{pull}PULLREQUESTNUMBER") or environ.get(f"{pull}PULLREQUESTID", ""),
+        "headRepo": _azure_fork(environ),
+        "repoUrl": environ.get("BUILD_REPOSITORY_URI", ""),
+        "buildUrl": f"{place}/_build/results?buildId={build}" if place and build else "",
+        "buildName": environ.get("BUILD_DEFINITIONNAME", ""),
+        "runKey": f"azure-{build}" if build else "",
+        "jobKey": joined(environ, "SYSTEM_STAGENAME", "SYSTEM_PHASENAME", "AGENT_JOBNAME"),
+        "jobInstance": environ.get("SYSTEM_JOBID", ""),
+        "attempt": _azure_attempt(environ),
+    }
+
+
+def _azure_branch(environ: Environ) -> str:
+    """The branch of a pull request; of a fork with the owner of its repository, or with its name in Azure Repos."""
+    pull = "SYSTEM_PULLREQUEST_"
+    try:
+        place = urlsplit(environ.get(f"{pull}SOURCEREPOSITORYURI", "")).path.strip("/")
+    except ValueError:
+        place = ""
+    owner, _, name = place.rpartition("/")
+    is_fork = environ.get(f"{pull}ISFORK", "").lower() == "true"
+    owner = (name if owner.endswith("_git") else owner) or "fork"
+    return branch_of(short_ref(environ.get(f"{pull}SOURCEBRANCH", "")), owner, is_fork)
+
+
+def _azure_fork(environ: Environ) -> str:
+    """The repository of a pull request from a fork."""
+    pull = "SYSTEM_PULLREQUEST_"
+    is_fork = environ.get(f"{pull}ISFORK", "").lower() == "true"
+    return environ.get(f"{pull}SOURCEREPOSITORYURI", "") if is_fork else ""
+
+
+def _azure_attempt(environ: Environ) -> str:
+    stage, job = (environ.get(name, "") for name in ("SYSTEM_STAGEATTEMPT", "SYSTEM_JOBATTEMPT"))
+    return str(int(stage) * 1000 + int(job)) if stage.isdigit() and job.isdigit() else ""
 
 
 def _bitbucket(environ: Environ) -> Fields:
@@ -34,8 +269,8 @@ def _bitbucket(environ: Environ) -> Fields:
 
 def _teamcity(environ: Environ) -> Fields:
     """https://www.jetbrains.com/help/teamcity/predefined-build-parameters.html: most are in files of properties."""
-    known = _properties(environ.get("TEAMCITY_BUILD_PROPERTIES_FILE", ""))
-    known |= _properties(known.get("teamcity.configuration.properties.file", ""))
+    known = properties(environ.get("TEAMCITY_BUILD_PROPERTIES_FILE", ""))
+    known |= properties(known.get("teamcity.configuration.properties.file", ""))
     branch = known.get("teamcity.build.branch", "")
     if branch in ("", "<default>"):
         branches = (value for name, value in known.items() if name.startswith("teamcity.build.vcs.branch."))
@@ -53,16 +288,6 @@ def _teamcity(environ: Environ) -> Fields:
         "runKey": f"teamcity-{build}" if build else "",
         "jobKey": environ.get("TEAMCITY_BUILDCONF_NAME", ""),
     }
-
-
-def _properties(file: str) -> Fields:
-    """A file of Java properties; empty if it cannot be read."""
-    try:
-        lines = Path(file).read_text(encoding="latin-1").splitlines() if file else []
-    except OSError:
-        return {}
-    pairs = (re.match(r"\s*([^#!\s](?:[^=:\\]|\\.)*?)\s*[=:]\s*(.*)", line) for line in lines)
-    return {re.sub(r"\\(.)", r"\1", pair[1]): re.sub(r"\\(.)", r"\1", pair[2]) for pair in pairs if pair}
 
 
 def _travis(environ: Environ) -> Fields:
@@ -247,72 +472,29 @@ def _codefresh(environ: Environ) -> Fields:
     }
 
 
-def joined(environ: Environ, *names: str) -> str:
-    """The values of the variables that are set, with slashes between them."""
-    return "/".join(value for name in names if (value := environ.get(name, "")))
+SYSTEMS = (
+    System("GITHUB_ACTIONS", "github", _github, "GitHub Actions: `fetch-depth: 0`"),
+    System("GITLAB_CI", "gitlab", _gitlab, "GitLab CI: `GIT_DEPTH: 0`"),
+    System("JENKINS_URL", "jenkins", _jenkins, "Jenkins: no shallow clone, and the target branch in the refspec"),
+    System("CIRCLECI", "circleci", _circleci, "CircleCI: `checkout: {method: full}`"),
+    System("BUILDKITE", "buildkite", _buildkite, "Buildkite: no `--depth` in `BUILDKITE_GIT_CLONE_FLAGS`"),
+    System("TF_BUILD", "azure", _azure, "Azure Pipelines: `fetchDepth: 0`"),
+    System("BITBUCKET_BUILD_NUMBER", "bitbucket", _bitbucket, "Bitbucket Pipelines: `clone: {depth: full}`"),
+    System("TEAMCITY_VERSION", "teamcity", _teamcity, "TeamCity: no shallow clone"),
+    System("TRAVIS", "travis", _travis, "Travis CI: `git: {depth: false}`"),
+    System("CI=woodpecker", "woodpecker", _woodpecker, "Woodpecker: `partial: false` of the clone step"),
+    System("DRONE", "drone", _drone, "Drone: no `depth` below `clone`"),
+    System("APPVEYOR", "appveyor", _appveyor, "AppVeyor: no `clone_depth`"),
+    System("SEMAPHORE", "semaphore", _semaphore, "Semaphore: a larger `SEMAPHORE_GIT_DEPTH`"),
+    System("CIRRUS_CI", "cirrus", _cirrus, "Cirrus CI: no `CIRRUS_CLONE_DEPTH`"),
+    System("CODEBUILD_BUILD_ID", "codebuild", _codebuild, "AWS CodeBuild: Git clone depth Full"),
+    System("CF_BUILD_ID", "codefresh", _codefresh, "Codefresh: no `depth` of the git-clone step"),
+    System("BUILDER_OUTPUT", "google-cloud-build", _google, "Google Cloud Build: `git fetch --unshallow`"),
+)
+"""Every CI system. Woodpecker sets the variables of Drone too, so it is before it."""
 
-
-def short_ref(ref: str) -> str:
-    """The name of a branch or tag, without the beginning of a full ref."""
-    return re.sub(r"^refs/(heads|tags)/", "", ref)
-
-
-def branch_of(branch: str, owner: str, is_fork: bool) -> str:
-    """The branch of a pull request, as `owner:branch` if it is one of a fork: its `main` is another one than ours."""
-    return f"{owner}:{branch}" if branch and owner and is_fork else branch
-
-
-def place_of(repository: str) -> str:
-    """Host and path of a repository, whose URL may have another scheme: `git://host/a/b.git` is `git@host:a/b`."""
-    place = re.sub(r"^(\w+://)?([^@/]*@)?", "", repository).replace(":", "/", 1)
-    return place.removesuffix("/").removesuffix(".git")
-
-
-def without_secrets(url: str) -> str:
-    """The URL without user name and password: CI systems clone with tokens in it."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return ""
-    if parts.scheme not in ("http", "https"):
-        return url
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-MORE_SYSTEMS: Mapping[str, Callable[[Environ], Fields]] = {
-    "BITBUCKET_BUILD_NUMBER": _bitbucket,
-    "TEAMCITY_VERSION": _teamcity,
-    "TRAVIS": _travis,
-    "CI=woodpecker": _woodpecker,
-    "DRONE": _drone,
-    "APPVEYOR": _appveyor,
-    "SEMAPHORE": _semaphore,
-    "CIRRUS_CI": _cirrus,
-    "CODEBUILD_BUILD_ID": _codebuild,
-    "CF_BUILD_ID": _codefresh,
-    "BUILDER_OUTPUT": _google,
-}
-"""By the variable that only this system sets, or by a variable with its value."""
-
-DEPTHS: Mapping[str, str] = {
-    "github": "GitHub Actions: `fetch-depth: 0`",
+_SAME_VARIABLES = {
     "forgejo": "Forgejo Actions: `fetch-depth: 0`",
     "gitea": "Gitea Actions: `fetch-depth: 0`",
-    "gitlab": "GitLab CI: `GIT_DEPTH: 0`",
-    "jenkins": "Jenkins: no shallow clone, and the target branch in the refspec",
-    "circleci": "CircleCI: `checkout: {method: full}`",
-    "buildkite": "Buildkite: no `--depth` in `BUILDKITE_GIT_CLONE_FLAGS`",
-    "azure": "Azure Pipelines: `fetchDepth: 0`",
-    "bitbucket": "Bitbucket Pipelines: `clone: {depth: full}`",
-    "teamcity": "TeamCity: no shallow clone",
-    "travis": "Travis CI: `git: {depth: false}`",
-    "drone": "Drone: no `depth` below `clone`",
-    "woodpecker": "Woodpecker: `partial: false` of the clone step",
-    "appveyor": "AppVeyor: no `clone_depth`",
-    "semaphore": "Semaphore: a larger `SEMAPHORE_GIT_DEPTH`",
-    "cirrus": "Cirrus CI: no `CIRRUS_CLONE_DEPTH`",
-    "codebuild": "AWS CodeBuild: Git clone depth Full",
-    "google-cloud-build": "Google Cloud Build: `git fetch --unshallow`",
-    "codefresh": "Codefresh: no `depth` of the git-clone step",
 }
-"""By `ciProvider`: the setting by which the clone has the history."""
+"""The depth of systems that set the variables of GitHub Actions."""

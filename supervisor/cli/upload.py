@@ -20,7 +20,7 @@ from typing import Any
 
 from supervisor.cli.attached_files import attached_files, source_archive
 from supervisor.cli.changed_lines import NoDiff, changed_lines, checked_out, diff_file, repository_paths, work_tree
-from supervisor.cli.ci_environment import facts
+from supervisor.cli.ci_systems import facts
 from supervisor.cli.streams import discard_output, prepare_streams
 from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
 from supervisor.cli.upload_summary import summary
@@ -335,7 +335,7 @@ def _fields(arguments: argparse.Namespace) -> dict[str, str]:
     if not arguments.project.strip():
         raise UploadError(USAGE, "--project is blank")
     known = facts(os.environ)
-    given = {name: value for name in _FIELDS if (value := getattr(arguments, name))}
+    given = {name: value for name in _FIELDS if (value := (getattr(arguments, name) or "").strip())}
     if arguments.perf and not arguments.junit:
         given.setdefault("flag", _PERF_FLAG)
     if "jobKey" in given and known.get("ciProvider") == "circleci" and os.environ.get("CIRCLE_PIPELINE_ID"):

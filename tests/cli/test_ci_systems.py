@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,67 @@ import pytest
 from test_upload import git
 
 from supervisor.cli.changed_lines import NoDiff, changed_lines
-from supervisor.cli.ci_environment import facts
-from supervisor.cli.ci_systems import DEPTHS, MORE_SYSTEMS
+from supervisor.cli.ci_systems import SYSTEMS, depth_setting, facts
 
 SHA, MERGE = "a" * 40, "b" * 40
 FACTS = ("branch", "commit", "prNumber", "baseBranch", "headRepo", "runKey", "jobKey", "attempt", "buildUrl")
 
 CASES: dict[str, tuple[dict[str, str], tuple[str | None, ...]]] = {
+    "github": (
+        {"GITHUB_ACTIONS": "true", "GITHUB_REF": "refs/heads/main", "GITHUB_REF_NAME": "main", "GITHUB_SHA": SHA,
+         "GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "7",
+         "GITHUB_RUN_ATTEMPT": "2", "GITHUB_JOB": "test"},
+        ("main", SHA, None, None, None, "github-7", "test", "2", "https://github.com/o/r/actions/runs/7"),
+    ),
+    "forgejo pull request": (
+        {"GITHUB_ACTIONS": "true", "FORGEJO_ACTIONS": "true", "GITHUB_REF": "refs/pull/3/merge", "GITHUB_SHA": SHA,
+         "GITHUB_HEAD_REF": "topic", "GITHUB_BASE_REF": "main", "GITHUB_SERVER_URL": "https://code.example",
+         "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "70", "GITHUB_RUN_NUMBER": "7"},
+        ("topic", SHA, "3", "main", None, "github-70", None, None, "https://code.example/o/r/actions/runs/7"),
+    ),
+    "gitea": (
+        {"GITHUB_ACTIONS": "true", "GITEA_ACTIONS": "true", "GITHUB_REF_NAME": "main", "GITHUB_SHA": SHA,
+         "GITHUB_SERVER_URL": "https://code.example", "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "70"},
+        ("main", SHA, None, None, None, "github-70", None, None, "https://code.example/o/r/actions/runs/70"),
+    ),
+    "gitlab fork": (
+        {"GITLAB_CI": "true", "CI_COMMIT_SHA": MERGE, "CI_MERGE_REQUEST_SOURCE_BRANCH_SHA": SHA,
+         "CI_MERGE_REQUEST_IID": "3", "CI_MERGE_REQUEST_SOURCE_BRANCH_NAME": "main",
+         "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", "CI_MERGE_REQUEST_SOURCE_PROJECT_PATH": "me/r",
+         "CI_MERGE_REQUEST_PROJECT_PATH": "o/r", "CI_PIPELINE_ID": "7", "CI_JOB_NAME": "unit", "CI_JOB_ID": "9",
+         "CI_JOB_URL": "https://gitlab/j/9"},
+        ("me:main", SHA, "3", "main", "me/r", "gitlab-7", "unit", "9", "https://gitlab/j/9"),
+    ),
+    "jenkins fork": (
+        {"JENKINS_URL": "https://jenkins/", "CHANGE_ID": "3", "CHANGE_BRANCH": "topic", "CHANGE_TARGET": "main",
+         "CHANGE_FORK": "me", "BRANCH_NAME": "PR-3", "GIT_COMMIT": SHA, "BUILD_TAG": "jenkins-r-PR-3-7",
+         "STAGE_NAME": "Unit", "BUILD_URL": "https://jenkins/job/r/7/"},
+        ("me:topic", SHA, "3", "main", "me", "jenkins-r-PR-3-7", "Unit", None, "https://jenkins/job/r/7/"),
+    ),
+    "circleci fork": (
+        {"CIRCLECI": "true", "CIRCLE_BRANCH": "pull/3", "CIRCLE_SHA1": SHA, "CIRCLE_PR_NUMBER": "3",
+         "CIRCLE_PR_USERNAME": "me", "CIRCLE_PR_REPONAME": "r", "CIRCLE_WORKFLOW_ID": "w", "CIRCLE_JOB": "unit",
+         "CIRCLE_NODE_INDEX": "0", "CIRCLE_BUILD_NUM": "7", "CIRCLE_BUILD_URL": "https://circle/7"},
+        ("pull/3", SHA, "3", None, "me/r", "circleci-w", "unit#0", "7", "https://circle/7"),
+    ),
+    "buildkite fork": (
+        {"BUILDKITE": "true", "BUILDKITE_BRANCH": "me:topic", "BUILDKITE_COMMIT": SHA, "BUILDKITE_PULL_REQUEST": "3",
+         "BUILDKITE_PULL_REQUEST_BASE_BRANCH": "main", "BUILDKITE_REPO": "git@github.com:o/r.git",
+         "BUILDKITE_PULL_REQUEST_REPO": "git://github.com/me/r.git", "BUILDKITE_BUILD_ID": "b",
+         "BUILDKITE_STEP_ID": "s", "BUILDKITE_RETRY_COUNT": "1", "BUILDKITE_BUILD_URL": "https://bk/7"},
+        ("me:topic", SHA, "3", "main", "git://github.com/me/r.git", "buildkite-b", "s", "1", "https://bk/7"),
+    ),
+    "azure fork": (
+        {"TF_BUILD": "True", "BUILD_SOURCEBRANCH": "refs/pull/3/merge", "BUILD_SOURCEVERSION": MERGE,
+         "SYSTEM_PULLREQUEST_SOURCEBRANCH": "refs/heads/topic", "SYSTEM_PULLREQUEST_SOURCECOMMITID": SHA,
+         "SYSTEM_PULLREQUEST_TARGETBRANCH": "refs/heads/main", "SYSTEM_PULLREQUEST_PULLREQUESTNUMBER": "3",
+         "SYSTEM_PULLREQUEST_ISFORK": "True",
+         "SYSTEM_PULLREQUEST_SOURCEREPOSITORYURI": "https://github.com/me/r", "BUILD_BUILDID": "7",
+         "SYSTEM_COLLECTIONURI": "https://dev.azure.com/o/", "SYSTEM_TEAMPROJECT": "p", "SYSTEM_STAGENAME": "t",
+         "SYSTEM_STAGEATTEMPT": "1", "SYSTEM_JOBATTEMPT": "2"},
+        ("me:topic", SHA, "3", "main", "https://github.com/me/r", "azure-7", "t", "1002",
+         "https://dev.azure.com/o/p/_build/results?buildId=7"),
+    ),
     "bitbucket": (
         {"BITBUCKET_BUILD_NUMBER": "7", "BITBUCKET_BRANCH": "topic", "BITBUCKET_COMMIT": SHA, "BITBUCKET_PR_ID": "3",
          "BITBUCKET_PR_DESTINATION_BRANCH": "main", "BITBUCKET_REPO_FULL_NAME": "o/r",
@@ -132,10 +187,15 @@ def test_teamcity_is_read_from_its_files_of_properties(tmp_path: Path) -> None:
     }
 
 
-def test_each_system_has_a_case_and_a_hint_on_the_depth_of_its_clone() -> None:
-    named = {case.split(" ")[0] for case in CASES} | {"teamcity"}
-    assert len(named) == len(MORE_SYSTEMS)
-    assert named | {"github", "forgejo", "gitea", "gitlab", "jenkins", "circleci", "buildkite", "azure"} == set(DEPTHS)
+def test_each_system_has_a_case_a_source_and_a_hint_on_the_depth_of_its_clone() -> None:
+    """Forgejo and Gitea set the variables of GitHub Actions, and TeamCity has a test of its own."""
+    named = {case.split(" ")[0] for case in CASES} - {"forgejo", "gitea"} | {"teamcity"}
+    assert named == {system.provider for system in SYSTEMS}
+    for system in SYSTEMS:
+        assert "https://" in (system.read.__doc__ or "")
+        assert depth_setting(system.provider) == system.depth
+    assert depth_setting("forgejo") == "Forgejo Actions: `fetch-depth: 0`"
+    assert depth_setting("") == "GitHub Actions: `fetch-depth: 0`; GitLab CI: `GIT_DEPTH: 0`"
 
 
 @pytest.fixture
@@ -188,5 +248,7 @@ def test_gitlab_names_a_commit_of_the_target_where_the_clone_has_no_branch(check
     assert diff_of("elsewhere", checkout["topic"], environ)["base"] == checkout["main^"]
     with pytest.raises(NoDiff, match=r"fetch more history \(GitLab CI: `GIT_DEPTH: 0`\)"):
         diff_of("elsewhere", checkout["topic"], {**environ, "CI_MERGE_REQUEST_DIFF_BASE_SHA": MERGE})
-    with pytest.raises(NoDiff, match=r"\(Azure Pipelines: `fetchDepth: 0`\)"):
-        diff_of("elsewhere", checkout["topic"], {"TF_BUILD": "True"})
+    for system in SYSTEMS:
+        name, _, value = system.variable.partition("=")
+        with pytest.raises(NoDiff, match=re.escape(f"fetch more history ({system.depth})")):
+            diff_of("elsewhere", checkout["topic"], {name: value or "true"})

@@ -33,7 +33,7 @@ from models.accounts import accounts
 from models.tracker.forges.forge_links import file_url
 from models.tracker.tables import Project
 from supervisor.cli.attached_files import attached_files, source_archive
-from supervisor.cli.ci_environment import facts
+from supervisor.cli.ci_systems import facts
 from supervisor.cli.upload import _paths
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
