@@ -137,6 +137,14 @@ def test_the_entries_of_a_zip_count_as_inflated_bytes() -> None:
 
 
 def test_other_json_is_no_allure_result() -> None:
+    least = {"uuid": "1", "name": "test", "status": "passed", "start": 1, "stop": 2}
+    assert read_test_report(json.dumps(least))[0].format == "Allure results"
+    ctrf = {"results": {"tests": [{"name": "a", "status": "passed", "start": 1, "extra": {"uuid": "1"}}]}}
+    assert read_test_report(json.dumps(ctrf))[0].format == "CTRF"
+    with pytest.raises(BadReport, match="its beginning is that of Allure results, but it has no uuid"):
+        read_test_report('{"stats": {"start": 1}, "suites": 5, "tests": [{"uuid": "1"}]}')
+    with pytest.raises(BadReport, match=r'a JSON object with "tests", "metrics": not a supported format'):
+        read_test_report('{"tests": {"metrics": {}}}')
     for document, wanted in ((json.dumps(ALLURE), True), (json.dumps(JEST), False), (" <testsuite/>", False)):
         assert is_allure(io.BytesIO(document.encode())) is wanted
 

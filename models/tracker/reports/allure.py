@@ -19,7 +19,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from models.tracker.reports import byte_stream
-from models.tracker.reports.base import BadReport, Case, Limits, ReportTooLarge, TestReport
+from models.tracker.reports.base import BadReport, Case, Limits, ReportTooLarge, TestReport, UnknownFormat
 from models.tracker.reports.byte_stream import Content
 from models.tracker.reports.json_stream import MAX_TEXT_BYTES, number, text
 from models.tracker.reports.text_cleaning import Text, bounded_ms, without_colours
@@ -93,6 +93,8 @@ class AllureResults:
 
     def _attempt(self, document: dict[str, Any], index: int) -> _Attempt | None:
         """The attempt that a document is; a container is none, and its failed fixtures are kept."""
+        if text(document.get("uuid")) is None:
+            raise UnknownFormat("it has no uuid")
         if "befores" in document or "afters" in document or ("children" in document and "status" not in document):
             self._read_container(document)
             return None
@@ -189,7 +191,7 @@ def _parsed(document: Document) -> dict[str, Any]:
     return parsed
 
 
-_RESULT = re.compile(rb'"(?:historyId|testCaseId|labels|stage|statusDetails|befores|afters|children)"\s*:')
+_RESULT = re.compile(rb'"(?:historyId|labels|stage|status|start|befores|afters|children)"\s*:')
 _UUID = re.compile(rb'"uuid"\s*:\s*"')
 
 

@@ -34,6 +34,7 @@ _JEST_STATUSES = {
     "disabled": Severity.SKIPPED,
 }
 _COUNTS = {(f"num{what}Tests",) for what in ("Total", "Failed", "Pending", "Todo")}
+_TEST_FIELDS = ("title", "status", "duration", "invocations")
 _MAX_TITLES = 100
 _MAX_WAITING = 10_000
 _MAX_WAITING_CHARACTERS = 8 * 1024 * 1024
@@ -96,7 +97,7 @@ class Jest:
                 self._messages, self._message = Text(self._limits.output), None
             elif value is CLOSED:
                 self._wait()
-        elif len(place) == 1:
+        elif len(place) == 1 and place[0] in _TEST_FIELDS:
             self._test[place[0]] = value
         elif place == ("ancestorTitles", ITEM) and text(value) and len(self._titles) < _MAX_TITLES:
             self._titles.append(value)
@@ -154,6 +155,8 @@ class Jest:
 
 _RSPEC_STATUSES = {"passed": Severity.NONE, "failed": Severity.FAILED, "pending": Severity.SKIPPED}
 _EXAMPLE = ("examples", ITEM)
+_EXAMPLE_FIELDS = {"id", "description", "full_description", "status", "file_path", "line_number", "run_time",
+                   "pending_message", "exception/class", "exception/message"}  # fmt: skip
 _MAX_MESSAGES = 100
 
 
@@ -175,7 +178,7 @@ class RSpec:
             if place[:2] == _EXAMPLE:
                 self._is_rspec = True
                 self._read_example(place[2:], value)
-            elif place[:1] == ("summary",) and len(place) == 2:
+            elif place in (("summary", "example_count"), ("summary", "errors_outside_of_examples_count")):
                 self._is_rspec |= place[1] == "example_count"
                 self._summary[place[1]] = value
             elif place == ("messages", ITEM) and text(value) and len(self._messages) < _MAX_MESSAGES:
@@ -203,8 +206,8 @@ class RSpec:
             self._add_example()
         elif place == ("exception", "backtrace", ITEM) and text(value):
             self._backtrace.add(value + "\n")
-        elif len(place) == 1 or (len(place) == 2 and place[0] == "exception"):
-            self._example["/".join(place)] = value
+        elif (name := "/".join(place)) in _EXAMPLE_FIELDS:
+            self._example[name] = value
 
     def _add_example(self) -> None:
         get = self._example.get

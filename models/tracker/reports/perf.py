@@ -54,6 +54,7 @@ class _JtlLabel:
 _DEFAULT_COLUMNS = ("timeStamp", "elapsed", "label", "responseCode", "responseMessage", "threadName", "dataType",
                     "success")  # fmt: skip
 _DELIMITER = re.compile(r"[,;\t|]")
+_K6_HEAD = re.compile(rb'\s*\{\s*"(?:metrics|root_group|options|state|setup_data|results|config|metadata|version)"\s*:')
 _JTL_HEAD = re.compile(rb"\A\s*(?:\"?timeStamp\"?\s*[,;\t|]|\d{10,17}[,;\t|]\d+[,;\t|])")
 
 
@@ -218,8 +219,9 @@ def _formats() -> tuple[tuple[str, Callable[[Head], bool], Callable[[Limits], Pe
 
 
 def format_of(head: Head) -> str | None:
-    """The format of a performance report that begins so."""
-    return next((name for name, matches, _ in _formats() if matches(head)), None)
+    """The format of a performance report that begins so. Other JSON may have metrics somewhere, k6 begins with them."""
+    name = next((name for name, matches, _ in _formats() if matches(head)), None)
+    return None if name == "k6 summary" and not _K6_HEAD.match(head.text) else name
 
 
 def _is_jtl(head: Head) -> bool:

@@ -19,6 +19,7 @@ _STATUSES = {
     "skipped": Severity.SKIPPED,
     "unexpected": Severity.FAILED,
 }
+_RESULT_FIELDS = {("status",), ("duration",), ("error", "message"), ("error", "stack")}
 _MAX_ATTACHMENTS = 100
 _MAX_ERRORS = 1000
 
@@ -88,7 +89,7 @@ class Playwright:
                 self._add_test()
         elif place[2:4] == _RESULT:
             self._read_result(place[4:], value)
-        elif len(place) == 3:
+        elif place[2:] in (("status",), ("projectName",)):
             self._test[place[2]] = value
 
     def _read_result(self, place: _Place, value: Any) -> None:
@@ -104,7 +105,7 @@ class Playwright:
         elif place[:1] == ("attachments",) and place[2:] == ("path",) and text(value):
             if len(self._attachments) < _MAX_ATTACHMENTS:
                 self._attachments.append(value)
-        elif len(place) == 1 or (len(place) == 2 and place[0] == "error"):
+        elif place in _RESULT_FIELDS:
             self._result["/".join(place)] = value
 
     def _add_test(self) -> None:
