@@ -7,7 +7,7 @@ from setuptools import find_namespace_packages, setup
 from setuptools.command.build_py import build_py
 
 NAME = "pilothouse"
-PACKAGES = find_namespace_packages(include=["examples*", "handlers*", "models*", "static*", "supervisor*"])
+PACKAGES = find_namespace_packages(include=["docs", "examples*", "handlers*", "models*", "static*", "supervisor*"])
 
 
 class BuildInOneFolder(build_py):

@@ -53,7 +53,7 @@ from handlers.tracker import stream as run_stream
 from handlers.tracker.pages import badges, compare_page, failure_pages, forms, tracker_pages
 from handlers.tracker.project_status import ProjectStatusCache
 from handlers.tracker.stream import Runs, RunStream
-from handlers.web import layout, live, overview, search, static
+from handlers.web import documents, layout, live, overview, search, static
 from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
 from models.json_format import Instant
@@ -129,6 +129,7 @@ PAGES: list[Route] = [
     *repository_pages.routes,
     *openapi_pages.routes,
     *search.routes,
+    *documents.routes,
     *static.routes,
 ]
 

@@ -30,7 +30,7 @@ SMOKE = ROOT / "packing" / "smoke.py"
 MAX_EXECUTABLE_BYTES = 40_000_000
 PACKAGED = {
     "setup.cfg", "setup.py", "README.md", "LICENSE", "run.py",
-    "models", "supervisor", "handlers", "static", "examples", "packing",
+    "models", "supervisor", "handlers", "static", "docs", "examples", "packing",
 }  # fmt: skip
 
 
@@ -83,6 +83,7 @@ def sources() -> set[str]:
         for path in (ROOT / layer).rglob("*")
         if path.is_file()
     ]
+    listed += [path.relative_to(ROOT) for path in (ROOT / "docs").glob("*.md")]
     return {"run.py", *(str(path) for path in listed if "__pycache__" not in path.parts and path.name[0] != ".")}
 
 
