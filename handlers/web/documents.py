@@ -10,7 +10,7 @@ from pathlib import Path
 from attrs import frozen
 
 from handlers.base import Page, write_page
-from handlers.http.permissions import PUBLIC
+from handlers.http.permissions import READ
 from handlers.routing import Route
 from models import markdown
 from models.errors import NotFound
@@ -48,19 +48,19 @@ def _link(address: str) -> str | None:
 @cache
 def titles() -> list[tuple[str, str]]:
     """Name and title of each document, sorted by title."""
-    found = [(file.stem, file.open().readline().strip().removeprefix("# ")) for file in FOLDER.glob("*.md")]
+    found = [(file.stem, file.read_text().partition("\n")[0].removeprefix("# ")) for file in FOLDER.glob("*.md")]
     return sorted(found, key=lambda row: row[1].lower())
 
 
 class DocumentList(Page):
-    permission = PUBLIC
+    permission = READ
 
     async def get(self) -> None:
         write_page(self, "web/documents.html", titles=await asyncio.to_thread(titles), document=None)
 
 
 class DocumentPage(Page):
-    permission = PUBLIC
+    permission = READ
 
     async def get(self, name: str) -> None:
         document = await asyncio.to_thread(read, name)

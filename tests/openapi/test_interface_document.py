@@ -146,7 +146,7 @@ def test_every_operation_is_complete(path: str, method: str, result: dict[str, A
     assert ("requestBody" in result) <= (method in ("post", "put", "patch"))
 
 
-EMPTY = {"helm_repo_add", "helm_repo_update", "helm_repo_update_all", "helm_push"}
+EMPTY = {"helm_registry_login", "helm_repo_add", "helm_repo_update", "helm_repo_update_all", "helm_push"}
 """Their success has no body."""
 
 

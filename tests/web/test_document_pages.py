@@ -63,11 +63,6 @@ def test_other_files_are_not_served_as_documents(serve: Serve) -> None:
         assert server.get(f"/help/{name}").status in (400, 404), name
 
 
-def test_documents_are_readable_in_closed_mode(serve: Serve) -> None:
-    server = serve({}, tracker={"security": {"open-mode": False, "admin-password": "a long password"}})
-    assert "Limits" in server.get("/help/operations").text
-
-
 @pytest.mark.parametrize(
     ("text", "html"),
     [
