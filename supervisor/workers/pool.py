@@ -35,8 +35,8 @@ class WorkerPool:
         self._idle: list[WorkerProcess] = []
         self._all: set[WorkerProcess] = set()
         """Those that are idle or busy or have not ended yet."""
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """Waiting jobs by caller, in the order in which the callers get a process."""
+        self._waiting: OrderedDict[str | None, deque[asyncio.Future[None]]] = OrderedDict()
+        """Waiting jobs by caller, in the order in which the callers get a process; privileged ones come first."""
         self._timers: dict[WorkerProcess, asyncio.TimerHandle] = {}
         self._used = 0
         """Processes that are busy or promised to a job."""
@@ -52,8 +52,8 @@ class WorkerPool:
         """The processes."""
         return {worker.child.pid for worker in self._all}
 
-    async def run(self, job: Job[Result], caller: str) -> Result:
-        """Runs a job as soon as a process is free; callers take turns.
+    async def run(self, job: Job[Result], caller: str | None) -> Result:
+        """Runs a job as soon as a process is free; callers take turns, and those that are privileged (None) come first.
 
         Raises `Unavailable` where too many jobs wait, the server stops or no process can be started, and what
         `WorkerProcess.run` raises. A cancelled job ends its process.
@@ -84,7 +84,7 @@ class WorkerPool:
         self._timers.clear()
         await asyncio.gather(*(worker.end() for worker in list(self._all)))
 
-    async def _acquire(self, caller: str) -> None:
+    async def _acquire(self, caller: str | None) -> None:
         """Waits for the right to use a process. Raises `Unavailable`."""
         if self._is_closed:
             raise _stopping()
@@ -95,6 +95,8 @@ class WorkerPool:
             raise Unavailable("too much work is waiting for a worker process")
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append(granted)
+        if caller is None:
+            self._waiting.move_to_end(caller, last=False)
         try:
             await granted
         except asyncio.CancelledError:
@@ -105,7 +107,7 @@ class WorkerPool:
                 self._forget(caller, granted)
             raise
 
-    def _forget(self, caller: str, granted: asyncio.Future[None]) -> None:
+    def _forget(self, caller: str | None, granted: asyncio.Future[None]) -> None:
         calls = self._waiting.get(caller)
         if calls is not None and granted in calls:
             calls.remove(granted)
@@ -117,10 +119,10 @@ class WorkerPool:
         while self._waiting and self._used < self._settings.processes:
             caller, calls = next(iter(self._waiting.items()))
             granted = calls.popleft()
-            if calls:
-                self._waiting.move_to_end(caller)
-            else:
+            if not calls:
                 del self._waiting[caller]
+            elif caller is not None:
+                self._waiting.move_to_end(caller)
             if not granted.done():
                 self._used += 1
                 granted.set_result(None)

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -44,7 +44,7 @@ class Job(Generic[Result]):
     """`MODULE:NAME`."""
     arguments: Mapping[str, Any]
     """Keyword arguments as JSON holds them, at most 64 KiB."""
-    read: Callable[[Any], Result]
+    read: Callable[[Any], Result | Awaitable[Result]]
     """Converts what the function returned; raises `ValueError` for what it never returns."""
     cpu_seconds: int
     seconds: float
@@ -115,7 +115,7 @@ class WorkerProcess:
         finally:
             await self._end_unless_answered()
         self.jobs += 1
-        return self._result(job, answer)
+        return await self._result(job, answer)
 
     async def _exchange(self, job: Job[Result]) -> dict[str, Any]:
         """Sends the request; returns the answer. Raises `EOFError` where the process ends before."""
@@ -148,16 +148,17 @@ class WorkerProcess:
         self.kill()
         await asyncio.wait({self.child.exited}, timeout=_KILL_WAIT_SECONDS)
 
-    def _result(self, job: Job[Result], answer: dict[str, Any]) -> Result:
+    async def _result(self, job: Job[Result], answer: dict[str, Any]) -> Result:
         """The result in an answer. Raises as `run`."""
         match answer:
             case {"result": value}:
                 try:
-                    return job.read(value)
-                except (ValueError, TypeError, KeyError) as error:
+                    read = job.read(value)
+                    return await read if isinstance(read, Awaitable) else read
+                except (ValueError, TypeError, KeyError, OSError) as error:
                     self._doubt(f"{job.function} returned what it never returns: {error}")
-            case {"problem": [str(kind), str(message)]} if kind in protocol.PROBLEMS:
-                raise protocol.PROBLEMS[kind](message)
+            case {"problem": [str(kind), str(message), str() | None as code]} if kind in protocol.PROBLEMS:
+                raise protocol.PROBLEMS[kind](message, code)
             case {"limit": "memory"}:
                 self.kill()
                 raise TooLarge(f"{job.about} need more than {MAX_MEMORY_BYTES} bytes of memory")

@@ -50,7 +50,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     except Problem as problem:
         kind = type(problem).__name__
         if kind in protocol.PROBLEMS:
-            return {"problem": [kind, problem.message]}
+            return {"problem": [kind, problem.message, problem.code]}
         return {"error": f"{kind}: {problem.message}"}
     except MemoryError:
         return {"limit": "memory"}

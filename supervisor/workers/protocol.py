@@ -3,7 +3,7 @@
 A request names a function and its arguments. An answer has exactly one of these members:
 
     {"result": ANY}                 what the function returned
-    {"problem": [KIND, MESSAGE]}    it raised one of `PROBLEMS`
+    {"problem": [KIND, MESSAGE, CODE]}    it raised one of `PROBLEMS`; CODE may be null
     {"limit": NAME}                 it met a limit of the kernel: `memory` or `file size`
     {"error": TEXT}                 it raised something else: a fault of the product
 """
@@ -15,12 +15,12 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from models.errors import Invalid, Problem, TooLarge, Unavailable, Unprocessable
+from models.errors import Failed, Invalid, NotFound, Problem, TooLarge, Unavailable, Unprocessable, Upstream
 
 MAX_MESSAGE_BYTES = 64 * 1024
 LENGTH_BYTES = 4
 PROBLEMS: Mapping[str, type[Problem]] = {
-    kind.__name__: kind for kind in (Invalid, TooLarge, Unavailable, Unprocessable)
+    kind.__name__: kind for kind in (Failed, Invalid, NotFound, TooLarge, Unavailable, Unprocessable, Upstream)
 }
 """The failures that a function may report to the caller."""
 

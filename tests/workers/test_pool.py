@@ -71,7 +71,7 @@ def test_a_job_returns_what_its_function_returns_or_raises() -> None:
         run(job("refuse", message="it is wrong"))
 
 
-@pytest.mark.parametrize("name", ["fail", "not_found", "missing", "huge_answer"])
+@pytest.mark.parametrize("name", ["fail", "conflict", "missing", "huge_answer"])
 def test_an_unexpected_error_of_a_function_is_a_failure_and_its_process_goes_on(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

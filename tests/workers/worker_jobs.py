@@ -9,7 +9,7 @@ import resource
 import socket
 from pathlib import Path
 
-from models.errors import Invalid, NotFound
+from models.errors import Conflict, Invalid
 
 
 def add(a: int, b: int) -> int:
@@ -24,8 +24,8 @@ def refuse(message: str) -> None:
     raise Invalid(message)
 
 
-def not_found() -> None:
-    raise NotFound("nothing here")
+def conflict() -> None:
+    raise Conflict("not now")
 
 
 def fail() -> None:

@@ -1,0 +1,122 @@
+"""What a worker process does for `supervisor/charts/workers.py`: calls a function and answers with a value of any size.
+
+The call is a pickle of the server. The answer is JSON: a small one as it is, a larger one in pieces in a file, so that
+the server never parses more than a piece at a time.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from collections.abc import Iterable, Mapping, Set
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import attrs
+
+from models.errors import Unprocessable
+
+CALL, ANSWER = "call", "answer"
+"""The files of a call in its folder. Each exists only where a call, or an answer, is large."""
+TEXT, BYTES, LIST, OBJECT = "\0text", "\0bytes", "\0list", "\0object"
+"""The only key of an object that stands for what is in the file: its places, each an offset and a length."""
+MAX_WHOLE_BYTES = 48 * 1024
+MAX_PIECE_BYTES = 32 * 1024
+_MAX_TEXT_CHARACTERS = 2048
+_NUMBER_BYTES = 24
+
+
+def perform(folder: str, call: str | None) -> dict[str, Any]:
+    """Calls the function of a pickle (as base64, or in the file of the folder) and returns `whole` or `pieces`."""
+    packed = base64.b64decode(call) if call is not None else Path(folder, CALL).read_bytes()
+    function, arguments, options = pickle.loads(packed)  # noqa: S301 (written by the server)
+    value = plain(function(*arguments, **options))
+    try:
+        if not isinstance(value, str | bytes) or len(value) <= _MAX_TEXT_CHARACTERS:
+            text = json.dumps(value)
+            if len(text) <= MAX_WHOLE_BYTES:
+                return {"whole": value}
+    except TypeError:  # it has bytes
+        pass
+    except RecursionError:
+        raise Unprocessable("it is nested too deeply") from None
+    with ExitStack() as stack:
+        return {"pieces": _Pieces(folder, stack).small(value)[0]}
+
+
+def plain(value: Any) -> Any:
+    """A value with objects of attrs, paths and tuples as JSON has them; bytes stay."""
+    if isinstance(value, str | int | float | bytes | None):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | Set):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return {field.name: plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
+
+
+class _Pieces:
+    """Writes what is large to the file, the innermost first, and puts its places where it was."""
+
+    def __init__(self, folder: str, stack: ExitStack) -> None:
+        self._folder = Path(folder)
+        self._stack = stack
+        self._file: IO[bytes] | None = None
+        self._end = 0
+
+    def small(self, value: Any) -> tuple[Any, int]:
+        """The value, small enough for a message or a piece, and its size in JSON."""
+        if isinstance(value, bytes):
+            return self._moved(BYTES, [value])
+        if isinstance(value, str):
+            if len(value) > _MAX_TEXT_CHARACTERS:
+                return self._moved(TEXT, [value.encode("utf-8", "surrogatepass")])
+            return value, len(json.dumps(value))
+        if isinstance(value, list):
+            return self._container(LIST, value, [self.small(item) for item in value])
+        if isinstance(value, dict):
+            names = [json.dumps(name) for name in value]
+            sized = [self.small(item) for item in value.values()]
+            pairs = [
+                ([name, item], len(text) + size) for name, text, (item, size) in zip(value, names, sized, strict=True)
+            ]
+            return self._container(OBJECT, dict(pair for pair, _ in pairs), pairs)
+        return value, _NUMBER_BYTES if not isinstance(value, int) else len(str(value))
+
+    def _container(self, kind: str, value: Any, sized: list[tuple[Any, int]]) -> tuple[Any, int]:
+        total = sum(size + 4 for _, size in sized)
+        is_ambiguous = kind == OBJECT and len(value) == 1 and next(iter(value)).startswith("\0")
+        if kind == LIST:
+            value = [item for item, _ in sized]
+        if total <= MAX_PIECE_BYTES and not is_ambiguous:
+            return value, total
+        return self._moved(kind, (json.dumps(group).encode() for group in _groups(sized)))
+
+    def _moved(self, kind: str, parts: Iterable[bytes]) -> tuple[Any, int]:
+        places = [self._written(part) for part in parts]
+        return {kind: places}, 24 * (len(places) + 1)
+
+    def _written(self, data: bytes) -> tuple[int, int]:
+        if self._file is None:
+            self._folder.mkdir(exist_ok=True)
+            self._file = self._stack.enter_context((self._folder / ANSWER).open("wb"))
+        self._file.write(data)
+        self._end += len(data)
+        return self._end - len(data), len(data)
+
+
+def _groups(sized: list[tuple[Any, int]]) -> Iterable[list[Any]]:
+    """The items in groups of at most a piece."""
+    group, room = list[Any](), MAX_PIECE_BYTES
+    for item, size in sized:
+        if group and size + 4 > room:
+            yield group
+            group, room = [], MAX_PIECE_BYTES
+        group.append(item)
+        room -= size + 4
+    if group:
+        yield group
