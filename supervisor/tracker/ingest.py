@@ -22,8 +22,9 @@ from models.accounts.accounts import Credential, User
 from models.config.settings import Config
 from models.errors import Failed, InsufficientStorage, Problem, Unavailable
 from models.storage.sqlite import is_disk_full
+from models.storage.staged_file import BadStaging
 from models.tracker.files.attachment_files import StagedFile
-from models.tracker.reports.staging import BadStaging, check
+from models.tracker.reports.staging import check
 from models.tracker.reports.upload_folder import (
     LISTING,
     ROWS,

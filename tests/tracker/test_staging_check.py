@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from models.tracker.reports.staging import BadStaging, StagedRows, check
+from models.storage.staged_file import BadStaging
+from models.tracker.reports.staging import StagedRows, check
 
 MAX_BYTES = 1024**2
 

@@ -7,7 +7,6 @@ rows are never all in memory.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import re
 import sqlite3
@@ -15,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from attrs import astuple
 
 from models.storage.sqlite import storable
+from models.storage.staged_file import check_file
 from models.tracker.coverage.diff import Diff
 from models.tracker.coverage.line_sets import pack
 from models.tracker.failures.signatures import MAX_SAMPLE_CHARACTERS, digest, signature
@@ -97,36 +96,12 @@ def references(*texts: str | None) -> list[str]:
     return [path for text in texts if text and _MARK in text for path in _REFERENCE.findall(text)]
 
 
-class BadStaging(Exception):
-    """A file that is not what `StagedRows` writes."""
-
-
-@functools.cache
-def _schema() -> frozenset[tuple[str, str, str | None]]:
-    """The type, name and statement of each part of a staging file."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as store:
-        store.executescript(_TABLES)
-        return frozenset(store.execute("SELECT type, name, sql FROM sqlite_master"))
-
-
 def check(path: Path, max_bytes: int) -> None:
     """Raises `BadStaging` unless the file at `path` has the tables of `StagedRows` and nothing else.
 
     It was written by a process that reads what callers send.
     """
-    if path.is_symlink() or not path.is_file() or path.stat().st_size > max_bytes:
-        raise BadStaging("it is no file, or too large")
-    for suffix in ("-journal", "-wal", "-shm"):  # SQLite would apply them to the file
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as store:
-            store.execute("PRAGMA trusted_schema = OFF")
-            store.execute("PRAGMA cell_size_check = ON")
-            found = frozenset(store.execute("SELECT type, name, sql FROM sqlite_master"))
-    except sqlite3.DatabaseError as error:
-        raise BadStaging(str(error)) from None
-    if found != _schema():
-        raise BadStaging("it has other tables")
+    check_file(path, max_bytes, _TABLES)
 
 
 class StagedRows:
