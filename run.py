@@ -226,7 +226,7 @@ def main(argv: list[str] | None = None) -> int:
 
 async def serve(settings: Config, arguments: argparse.Namespace) -> None:
     """Runs until SIGTERM or SIGINT. Raises `CannotStart`."""
-    for line in loader.misspelt(os.environ):
+    for line in (*loader.misspelt(os.environ), *loader.ignored(settings)):
         log.warning("%s", line)
     set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MAX_FORM_ARGUMENTS)))
     check_installed(settings)

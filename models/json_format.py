@@ -104,6 +104,14 @@ def json_object(raw: bytes, what: str = "the body") -> dict[str, Any]:
     return value
 
 
+def json_value(raw: bytes | str) -> Any:
+    """Parses JSON of another server. Raises `Invalid`."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise Invalid("it is not JSON") from None
+
+
 def _no_constant(name: str) -> float:
     raise ValueError(name)
 

@@ -2,17 +2,12 @@
 
 import sys
 
-from supervisor.charts.isolated_child import FROZEN_ARGUMENT, serve
 from supervisor.children import launcher_process
 from supervisor.cli.ctl import run_ctl
 from supervisor.workers import program
 
 if sys.argv[1:2] == [launcher_process.FROZEN_ARGUMENT]:
     launcher_process.main()
-    sys.exit(0)
-
-if sys.argv[1:] == [FROZEN_ARGUMENT]:
-    serve()
     sys.exit(0)
 
 if sys.argv[1:2] == [program.FROZEN_ARGUMENT]:

@@ -5,7 +5,9 @@ The API key comes in the header when script sends the form, else in the field `k
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from attrs import evolve
 from tornado.web import Finish
@@ -16,11 +18,16 @@ from handlers.charts.operations import ClientLeft, helm_caller, run
 from handlers.http.credentials import is_chart_key
 from handlers.http.permissions import CHANGE_CHARTS, READ, SEND_CHART_FORMS, admit, check_charts_open
 from handlers.web import layout
+from models.charts import yaml_values
+from models.charts.helm_args import EncodedValues, read_yaml
 from models.errors import Denied
 from models.inputs import read
 from models.json_format import read_rfc3339
 from supervisor.charts.release_reads import Reads
 from supervisor.charts.service import Work
+from supervisor.charts.workers import MAX_INLINE_YAML_BYTES
+
+Result = TypeVar("Result")
 
 _OPERATIONS = {operation.tool: operation for operation in OPERATIONS if operation.tool}
 _CLIENT_CLOSED_REQUEST = 499
@@ -70,6 +77,33 @@ class ChartPage(Page):
             raise Finish from None
         finally:
             self._running.discard(work)
+
+    async def in_worker(self, is_large: bool, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Calls a function, if its input is large in a worker process, which ends when the client leaves.
+
+        Raises as `Workers.run`.
+        """
+        if not is_large:
+            return function(*arguments)
+        work = self.charts.work(self.request)
+        self._running.add(work)
+        try:
+            with self.charts.helm.called_by(helm_caller(self.caller)):
+                result: Result = await work.start(self.charts.workers.run(function, *arguments), "page")
+                return result
+        except asyncio.CancelledError:
+            if not work.has_left:
+                raise
+            self.set_status(_CLIENT_CLOSED_REQUEST, "Client Closed Request")
+            raise Finish from None
+        finally:
+            self._running.discard(work)
+
+    async def values(self, text: str) -> dict[str, Any] | None:
+        """The values that a user typed. Raises `Invalid`."""
+        if len(text) <= MAX_INLINE_YAML_BYTES:
+            return yaml_values.parse(text)
+        return EncodedValues(await self.in_worker(True, read_yaml, text))
 
     def _check_key(self) -> None:
         """Checks the permission that REST requires, with the key of the header or the form.

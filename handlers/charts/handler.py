@@ -26,6 +26,7 @@ from handlers.http.permissions import (
 )
 from handlers.operations import names_of, pattern_of
 from handlers.routing import Route, accepts
+from models.charts.helm_args import EncodedValues, read_body
 from models.charts.responses import Download
 from models.config.settings import Config
 from models.errors import Failed, Invalid, Problem, TooLarge, Unsupported
@@ -225,10 +226,11 @@ class ChartHandler(Base):
         }
 
     async def _json(self, content: bytes, what: str) -> dict[str, Any]:
-        """A large object is parsed in a worker."""
+        """A large object is parsed in a worker, and its values are encoded there."""
         if len(content) <= _MAX_INLINE_BYTES:
             return json_object(content, what)
-        return await self.charts.workers.run(json_object, content, what)
+        body, values = await self.charts.workers.run(read_body, content, what)
+        return body if values is None else {**body, "values": EncodedValues(values)}
 
     async def _send(self, value: Any) -> None:
         self.set_status(self.operation.status)

@@ -22,6 +22,7 @@ from models.json_format import http_message
 from supervisor.charts.helm import changes
 from supervisor.charts.kube.tree import Node, described
 from supervisor.charts.service import Work
+from supervisor.charts.workers import MAX_INLINE_YAML_BYTES
 
 
 @http_message
@@ -46,9 +47,10 @@ async def diff(work: Work, request: DiffRequest) -> Diff:
         later = later or rows[0].revision
         earlier = earlier or next((row.revision for row in rows if row.revision < (later or 0)), None)
     old, new = [await _side(work, request, revision) for revision in (earlier, later)]
-    return await work.charts.workers.run(
-        release_diff.compare, old, new, request.what, request.context, request.namespace, request.show_secrets
-    )
+    return await work.charts.workers.run_if(
+        len(old.text) + len(new.text) > MAX_INLINE_YAML_BYTES,
+        release_diff.compare, old, new, request.what, request.context, request.namespace, request.show_secrets,
+    )  # fmt: skip
 
 
 async def _side(work: Work, request: DiffRequest, revision: int | None) -> Side:
@@ -68,9 +70,10 @@ async def diff_upgrade(work: Work, request: requests.DiffUpgrade) -> Diff:
             raise
     planned = await changes.upgrade(work, attrs.evolve(cast("Any", request), dry_run=True))
     old, new = Side(revision, text), Side(None, planned.manifest)
-    return await work.charts.workers.run(
-        release_diff.compare, old, new, "manifest", request.lines, request.namespace, request.show_secrets
-    )
+    return await work.charts.workers.run_if(
+        len(old.text) + len(new.text) > MAX_INLINE_YAML_BYTES,
+        release_diff.compare, old, new, "manifest", request.lines, request.namespace, request.show_secrets,
+    )  # fmt: skip
 
 
 async def diff_upgrade_text(work: Work, request: requests.DiffUpgrade) -> str:
@@ -126,7 +129,7 @@ async def _object(work: Work, request: ObjectRequest) -> dict[str, Any]:
     live = {"apiVersion": found.api_version, "kind": found.kind, **found.live}
     live["metadata"] = {name: value for name, value in live["metadata"].items() if name != "managedFields"}
     if found.kind == "Secret" and not request.show_secrets:
-        live = await work.charts.workers.run(copy.deepcopy, live)
+        live = copy.deepcopy(live)  # at most 1 MiB, in few values
         release_diff.mask_secret(live)
         live["metadata"].get("annotations", {}).pop(_LAST_APPLIED, None)
     return live
@@ -144,11 +147,13 @@ def _is_requested(node: Node, request: ObjectRequest) -> bool:
 
 
 async def object_yaml(work: Work, request: ObjectRequest) -> str:
-    return await work.charts.workers.run(yaml_values.dump, await _object(work, request))
+    live = await _object(work, request)
+    return await work.charts.workers.run_if(not yaml_values.is_fast(live), yaml_values.dump, live)
 
 
 async def object_json(work: Work, request: ObjectRequest) -> bytes:
-    return (await work.charts.workers.run(json.dumps, await _object(work, request))).encode()
+    live = await _object(work, request)
+    return (await work.charts.workers.run_if(not yaml_values.is_fast(live), json.dumps, live)).encode()
 
 
 async def contexts(work: Work, request: EmptyRequest) -> list[Context]:

@@ -15,11 +15,11 @@ from handlers.charts.base_page import ChartPage, cut, integer
 from handlers.charts.release_list import release_url
 from handlers.http.permissions import READ
 from handlers.routing import Route
-from models.charts import yaml_values
 from models.charts.diff import ManifestDifference, by_object, documents
 from models.charts.responses import HistoryRow, Release
 from models.errors import Denied, Invalid, Problem
 from models.paging import whole
+from supervisor.charts.workers import MAX_INLINE_YAML_BYTES
 
 _MAX_OFFERS = 20
 _MAX_DOCUMENTS = 200
@@ -89,7 +89,7 @@ class OneRelease(ChartPage):
         body: dict[str, Any] = {
             "chartRef": self.field("chartRef"),
             "version": self.field("version"),
-            "values": yaml_values.parse(self.field("values")),
+            "values": await self.values(self.field("values")),
             "valueStrategy": self.field("valueStrategy") or None,
             "description": self.field("description"),
             "timeout": integer(self.field("timeout")),
@@ -101,7 +101,7 @@ class OneRelease(ChartPage):
         if not is_preview:
             return None
         current = await self.run("helm_get_manifest", path, query)
-        changed = await asyncio.to_thread(by_object, current, release.manifest)
+        changed = await self._changed(current, release.manifest)
         return {"preview": Preview("Changes of the manifest by the upgrade", changed)}
 
     async def _rollback(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
@@ -117,7 +117,7 @@ class OneRelease(ChartPage):
         if not is_preview or not isinstance(revision, int):
             return None
         current = await self.run("helm_get_manifest", path, query)
-        changed = await asyncio.to_thread(by_object, current, await self._manifest(namespace, name, revision))
+        changed = await self._changed(current, await self._manifest(namespace, name, revision))
         return {"preview": Preview(f"Changes of the manifest by the rollback to revision {revision}", changed)}
 
     async def _uninstall(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
@@ -133,6 +133,9 @@ class OneRelease(ChartPage):
     async def _test(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any]:
         query = {"namespace": namespace, "timeoutSeconds": self.field("timeoutSeconds")}
         return {"tests": await self.run("helm_test", {"name": name}, query)}
+
+    async def _changed(self, old: str, new: str) -> ManifestDifference:
+        return await self.in_worker(len(old) + len(new) > MAX_INLINE_YAML_BYTES, by_object, old, new)
 
     async def _manifest(self, namespace: str, name: str, revision: int) -> str:
         work = self.charts.work(self.request)
@@ -213,7 +216,7 @@ class OneRelease(ChartPage):
         if base is None:
             return {"of": of, "base_revision": None, "manifest": new, "changed": None}
         old = await self._manifest(release.namespace, release.name, base)
-        changed = await asyncio.to_thread(by_object, old, new)
+        changed = await self._changed(old, new)
         is_side = query.get("layout") == "side"
         layout = {} if is_side else {"layout": "side"}
         path = self.prefix + release_url(release.namespace, release.name)
@@ -262,7 +265,7 @@ class NewRelease(ChartPage):
             raise Denied(self.closed)
         body: dict[str, Any] = {
             **{name: self.field(name) for name in ("chartRef", "version", "releaseName", "namespace", "description")},
-            "values": yaml_values.parse(self.field("values")),
+            "values": await self.values(self.field("values")),
             "timeout": integer(self.field("timeout")),
             "dryRun": is_preview,
             **self.flags("wait", "atomic", "createNamespace"),
@@ -309,7 +312,7 @@ class ValuesCheck(ChartPage):
         """Parses the values as helm does; then, where a chart is named, lints it with them."""
         text = self.request.body.decode("utf-8", "replace")
         try:
-            values = await asyncio.to_thread(yaml_values.parse, text)
+            values = await self.values(text)
         except Invalid as problem:
             place = _PLACE.search(problem.message)
             self.reply({"message": problem.message, "line": int(place[1]) if place else None, "findings": []})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -13,10 +11,13 @@ from handlers.charts.operations import Warned
 from handlers.routing import Route
 from handlers.web.table import page_of, read_table
 from models.charts.repositories import stored as catalogue
+from models.charts.repositories.listings import matching
+from models.charts.repositories.listings import versions as listed_versions
 from models.charts.repositories.stored import Source
 from models.charts.responses import HubItem
 from models.errors import Invalid, Problem
 from models.paging import whole
+from supervisor.charts.workers import MAX_INLINE_BYTES
 
 _PAGE_ROWS = 100
 _MAX_VERSIONS = 200
@@ -147,34 +148,23 @@ class OneRepository(ChartPage):
     async def _page(self, name: str, failure: str = "", failed: str = "") -> None:
         query, raw = self.query(), await self.run("helm_repo_charts", {"name": name})
         text = query.get("q", "").strip().lower()
-        charts = await asyncio.to_thread(_matching, raw, text)
         number = whole("page", query.get("page") or "0", 0, 100_000)
+        found = await self.in_worker(len(raw) > MAX_INLINE_BYTES, matching, raw, text, number * _PAGE_ROWS, _PAGE_ROWS)
         source = next((repo for repo in self.charts.repositories.all() if repo.name == name), None)
         self.show(
             "charts/repository.html",
             name=name,
             source=source,
             href=repository_url(name),
-            charts=[
-                (chart, chart["name"].partition("/")[2])
-                for chart in charts[number * _PAGE_ROWS : (number + 1) * _PAGE_ROWS]
-            ],
-            total=len(charts),
+            charts=[(chart, chart["name"].partition("/")[2]) for chart in found.rows],
+            total=found.total,
             number=number,
-            pages=-(-len(charts) // _PAGE_ROWS),
+            pages=-(-found.total // _PAGE_ROWS),
             query=query,
             failure=failure,
             failed=failed,
             url=lambda **changes: f"{self.prefix}{repository_url(name)}?{urlencode({**query, **changes})}",
         )
-
-
-def _matching(raw: bytes, text: str) -> list[dict[str, Any]]:
-    """The charts of a listing that have `text` in their name or description."""
-    charts: list[dict[str, Any]] = json.loads(raw)
-    if not text:
-        return charts
-    return [chart for chart in charts if text in f"{chart['name']} {chart['description'] or ''}".lower()]
 
 
 class OneChart(ChartPage):
@@ -186,10 +176,9 @@ class OneChart(ChartPage):
         if tab not in _TABS:
             raise Invalid(f"show must be one of {', '.join(_TABS)}")
         raw = await self.run("helm_repo_versions", {"name": name, "chart": chart})
-        versions = await asyncio.to_thread(_matching, raw, "")
-        newest = next((row["chartVersion"] for row in versions if "-" not in row["chartVersion"]), "")
-        version = query.get("version") or newest or (versions[0]["chartVersion"] if versions else "")
-        whole_text, problem = await self._text(f"{name}/{chart}", version, tab)
+        wanted = query.get("version")
+        found = await self.in_worker(len(raw) > MAX_INLINE_BYTES, listed_versions, raw, wanted, _MAX_VERSIONS)
+        whole_text, problem = await self._text(f"{name}/{chart}", found.version, tab)
         text, is_cut = cut(whole_text)
         self.show(
             "charts/chart.html",
@@ -197,10 +186,10 @@ class OneChart(ChartPage):
             chart=chart,
             href=f"{repository_url(name)}/{quote(chart, safe='')}",
             repository_href=repository_url(name),
-            versions=versions[:_MAX_VERSIONS],
-            more=max(0, len(versions) - _MAX_VERSIONS),
-            version=version,
-            chosen=next((row for row in versions if row["chartVersion"] == version), None),
+            versions=found.rows,
+            more=found.more,
+            version=found.version,
+            chosen=found.chosen,
             tab=tab,
             tabs=_TABS,
             text=text,

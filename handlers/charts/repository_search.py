@@ -10,6 +10,7 @@ from models.charts.responses import ChartItem
 from models.inputs import query
 from models.json_format import http_message
 from supervisor.charts.service import Work
+from supervisor.charts.workers import MAX_INLINE_BYTES
 
 
 @http_message(kw_only=True)
@@ -25,9 +26,11 @@ async def search(work: Work, request: SearchRequest) -> Warned:
     wanted = request.version or (ranking.WITH_PRERELEASES if request.devel else ranking.STABLE)
     keyword = request.keyword.lower()
     charts = await work.charts.repositories.search(keyword)
-    found = await work.charts.workers.run(ranking.ranked, charts, keyword, wanted, request.versions)
-    body = serializers.encoded(found[: request.limit])
-    return Warned(body, headers={"X-Total-Count": str(len(found))})
+    is_large = sum(len(chart.listing) for chart in charts) > MAX_INLINE_BYTES
+    found, total = await work.charts.workers.run_if(
+        is_large, ranking.best, charts, keyword, wanted, request.versions, request.limit
+    )
+    return Warned(serializers.encoded(found), headers={"X-Total-Count": str(total)})
 
 
 SEARCH: list[ChartOperation] = [

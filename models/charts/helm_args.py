@@ -13,8 +13,9 @@ from typing import Any
 
 from attrs import frozen
 
-from models.charts import requests
+from models.charts import requests, yaml_values
 from models.errors import Invalid
+from models.json_format import json_object
 
 STRATEGIES = {
     "DEFAULT": None,
@@ -39,10 +40,32 @@ class Version:
 _ESCAPED_FOR_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
+class EncodedValues(dict[str, Any]):
+    """Values that a worker has read and encoded, in place of the object that they are."""
+
+    def __init__(self, encoded: bytes) -> None:
+        super().__init__()
+        self.encoded = encoded
+
+
 def values(overrides: Mapping[str, Any] | None) -> bytes:
     """Encodes values for standard input: JSON, with the characters escaped that YAML refuses or breaks lines at."""
+    if isinstance(overrides, EncodedValues):
+        return overrides.encoded
     text = json.dumps(overrides or {}, ensure_ascii=False)
     return _ESCAPED_FOR_YAML.sub(lambda character: f"\\u{ord(character[0]):04x}", text).encode()
+
+
+def read_body(content: bytes, what: str) -> tuple[dict[str, Any], bytes | None]:
+    """The fields of a body, and its values, encoded, if they are an object. Raises as `json_object`."""
+    body = json_object(content, what)
+    given = body.get("values")
+    return ({**body, "values": {}}, values(given)) if isinstance(given, dict) else (body, None)
+
+
+def read_yaml(text: str) -> bytes:
+    """The values that a user typed, encoded. Raises `Invalid`."""
+    return values(yaml_values.parse(text))
 
 
 def install(helm: Version, request: requests.Install | requests.InstallUpload, chart: str, timeout: int) -> list[str]:

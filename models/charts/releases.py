@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 from attrs import frozen
 
 from models.charts.responses import HistoryRow, Hook, ListRow, Release, ReleaseInfo, TestResult
-from models.errors import Invalid
+from models.errors import Invalid, Unprocessable
 from models.json_format import list_of, number_of, part_of, text_of
 
 MAX_INFLATED_BYTES = 64 * 1024**2
@@ -114,6 +115,29 @@ def without_chart_files(secret: Mapping[str, Any]) -> Stored:
     stored = unpacked(secret)
     chart = {key: value for key, value in part_of(stored, "chart").items() if key not in _CHART_FILES}
     return {**stored, "chart": chart}
+
+
+BAD_RELEASE = "bad-release"
+"""The code of an `Unprocessable` for a stored release that is none."""
+
+
+def for_responses(secret: Mapping[str, Any]) -> Stored:
+    """As `without_chart_files`, for a worker. Raises `Unprocessable`."""
+    try:
+        return without_chart_files(secret)
+    except BadRelease as bad:
+        raise Unprocessable(str(bad), BAD_RELEASE) from None
+
+
+def rows_of(secrets: Iterable[Mapping[str, Any]], wanted: Collection[str]) -> dict[str, ListRow]:
+    """The rows of the wanted revisions (their versions) in a list of Secrets; one that is no release is left out."""
+    rows = {}
+    for secret in secrets:
+        for revision in revisions([secret]):
+            if revision.version in wanted:
+                with contextlib.suppress(BadRelease):
+                    rows[revision.version] = list_row(unpacked(secret))
+    return rows
 
 
 def _inflated(packed: bytes, max_bytes: int) -> bytes:
@@ -393,9 +417,12 @@ def was_not_started(stderr: str) -> bool:
 def marked_failed(secret: Mapping[str, Any], change: Change, description: str, now: float) -> dict[str, Any] | None:
     """The Secret of a revision with its stored release marked as failed; `None` if the change has not interrupted it.
 
-    `now` is seconds since 1970. Raises `BadRelease`.
+    `now` is seconds since 1970. Raises `Unprocessable`.
     """
-    stored = unpacked(secret)
+    try:
+        stored = unpacked(secret)
+    except BadRelease as bad:
+        raise Unprocessable(str(bad), BAD_RELEASE) from None
     if not change.has_interrupted(stored):
         return None
     info = {**stored["info"], "status": _FAILED, "description": description}

@@ -11,7 +11,6 @@ import yaml
 from attrs import frozen
 
 from models.charts import yaml_values
-from models.errors import Invalid
 from models.json_format import number_of, part_of
 
 Live = Mapping[str, Any]
@@ -33,14 +32,11 @@ class ManifestObject:
 
 
 def named(manifest: str) -> list[ManifestObject]:
-    """The objects of a manifest in order; those in lists one by one. Raises `ValueError`.
+    """The objects of a manifest in order; those in lists one by one. Raises `Invalid` for YAML beyond its bounds.
 
     A document that is not YAML, or has a key twice, is one object with a fault.
     """
-    try:
-        return [found for text in yaml_values.split_documents(manifest) for found in _of_document(text)]
-    except Invalid as problem:
-        raise ValueError(problem.message) from None
+    return [found for text in yaml_values.split_documents(manifest) for found in _of_document(text)]
 
 
 def _of_document(text: str) -> Iterator[ManifestObject]:

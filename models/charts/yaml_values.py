@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import yaml
 
-from models.deadline import checkpoint
 from models.errors import Invalid
 from models.json_format import check_text
 
@@ -34,7 +33,6 @@ _TOO_DEEP_FOR_LIBYAML = "exceeded maximum nesting depth"
 _MAX_NODES = 1_000_000
 _MAX_ALIAS_FACTOR, _FREE_ALIAS_NODES = 10, 1000
 """Aliases may add `_MAX_ALIAS_FACTOR` times the written nodes, and `_FREE_ALIAS_NODES` more."""
-_EVENTS_PER_CHECKPOINT = 1000
 _FAST_DUMP_COST = 4000
 """Characters dumped in a fraction of a millisecond; each value counts as ten."""
 _END = "\n...\n"
@@ -183,9 +181,7 @@ def check_events(text: str | bytes, loader: Any, where: str, is_first_only: bool
     """
     counter = _Counter(where)
     try:
-        for number, event in enumerate(yaml.parse(text, loader)):
-            if number % _EVENTS_PER_CHECKPOINT == 0:
-                checkpoint()
+        for event in yaml.parse(text, loader):
             counter.count(event)
             yield event
             if is_first_only and isinstance(event, yaml.DocumentEndEvent):

@@ -222,7 +222,8 @@ class Fetch:
 
 @frozen
 class Work:
-    threads: Count = 2
+    threads: Count | None = None
+    """Ignored: `server.workers.processes` counts for charts too."""
     queue: Count = 64
     timeout: Span = Seconds(20)
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
-from typing import Any
-from urllib.parse import quote
 
 from attrs import evolve
 
+from models.charts import hub
 from models.charts.responses import HubItem
-from models.errors import Upstream
-from models.json_format import text_of
+from models.errors import Invalid, Upstream
 from supervisor.charts.fetcher import Fetcher
+from supervisor.charts.workers import MAX_INLINE_BYTES, Workers
 from supervisor.clock import Clock
 from supervisor.http import urls
 from supervisor.http.client import Request
-from supervisor.http.urls import Url
 
 _HELM_PACKAGE_KIND = "0"
 """Artifact Hub's package kind for helm charts."""
@@ -26,8 +23,9 @@ MAX_CACHED_SEARCHES = 100
 
 
 class Hub:
-    def __init__(self, fetcher: Fetcher, url: str, clock: Clock) -> None:
+    def __init__(self, fetcher: Fetcher, url: str, clock: Clock, workers: Workers) -> None:
         self._clock = clock
+        self._workers = workers
         self._fetcher = fetcher
         self._url = url
         self._cache: OrderedDict[tuple[str, int], tuple[float, list[HubItem]]] = OrderedDict()
@@ -66,21 +64,8 @@ class Hub:
         if not response.is_good:
             raise Upstream(f"the hub {base} answered {response.status}")
         try:
-            packages = json.loads(response.body)["packages"]
-            return [_item(package, base) for package in packages or ()][:limit]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            root = str(base).rstrip("/")
+            is_large = len(response.body) > MAX_INLINE_BYTES
+            return await self._workers.run_if(is_large, hub.items, response.body, root, limit)
+        except Invalid:
             raise Upstream(f"the hub {base} answered with something other than packages") from None
-
-
-def _item(package: dict[str, Any], base: Url) -> HubItem:
-    repository = package.get("repository") or {}
-    name, repository_name = text_of(package, "normalized_name") or text_of(package, "name"), text_of(repository, "name")
-    return HubItem(
-        name=text_of(package, "name"),
-        version=text_of(package, "version"),
-        app_version=text_of(package, "app_version"),
-        repo_name=repository_name,
-        repo_url=text_of(repository, "url"),
-        description=text_of(package, "description"),
-        url=f"{str(base).rstrip('/')}/packages/helm/{quote(repository_name, safe='')}/{quote(name, safe='')}",
-    )

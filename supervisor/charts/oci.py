@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import re
 from collections.abc import AsyncIterator, Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,11 +15,12 @@ from models.charts.archives import metadata
 from models.charts.archives.archive import ChartArchive
 from models.charts.refs import ChartRef
 from models.charts.repositories import registries, semver
-from models.deadline import checkpoint
+from models.charts.repositories import tags as tag_lists
 from models.errors import Invalid, NotFound, Problem, TimedOut, Upstream
+from models.json_format import json_value
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.registry_logins import RegistryLogins, shares_domain
-from supervisor.charts.workers import Workers
+from supervisor.charts.workers import MAX_INLINE_BYTES, Workers
 from supervisor.http import urls
 from supervisor.http.client import TLS_FAILED, Request, Response
 from supervisor.http.urls import Login, Url
@@ -39,7 +38,6 @@ LOGIN_REQUIRED, LOGIN_REFUSED = "registry-login-required", "registry-login-refus
 _MAX_MANIFEST_BYTES = 4 * 1024**2
 _MAX_TAG_PAGES = 100
 _MAX_TAG_BYTES = 8 * 1024**2
-_TAGS_PER_CHECKPOINT = 1000
 _MAX_TOKEN_BYTES = 64 * 1024
 
 
@@ -56,7 +54,11 @@ class Registries:
         """
         session = await self._session(ref)
         tag = ref.tag or await self._tag(session, ref.version)
-        manifest = await session.manifest(tag)
+        response = await session.manifest(tag)
+        try:
+            manifest = await self._workers.parse_json(response.body)
+        except Invalid:
+            raise _no_json(response) from None
         if _field(manifest, "config", "mediaType") != CONFIG:
             raise Invalid(f"{ref}:{tag} is not a chart")
         path = folder / f"{ref.name}-{tag.replace('_', '+')}.tgz"
@@ -104,7 +106,7 @@ class Registries:
         """All versions of a repository, newest first; tags that are none are left out. Raises as `pull`."""
         session = await self._session(ref)
         tags = await self._within_timeout(session)
-        return await self._workers.run(_versions_of, tags)
+        return await self._workers.run(tag_lists.versions, tags)
 
     async def _tag(self, session: _RegistrySession, wanted: str) -> str:
         if _EXACT.fullmatch(wanted):
@@ -129,7 +131,7 @@ class Registries:
         size, most = 0, self._fetcher.limits.max_tags
         async for page in session.tag_pages():
             size += len(page)
-            tags += await self._workers.run(_parse_tags, page, most + 1 - len(tags))
+            tags += await self._workers.run(tag_lists.parse, page, most + 1 - len(tags))
             if len(tags) > most or size > _MAX_TAG_BYTES:
                 raise Invalid(f"{session.ref} has more tags than svc.fetch.max-tags ({most}): name an exact version")
         return tags
@@ -142,7 +144,7 @@ class Registries:
         session = await self._session(ref)
         config = await self._workers.run(metadata.config_json, chart.metadata)
         config_digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
-        digest = await self._workers.run(digest_of, chart.path)
+        digest = await asyncio.to_thread(digest_of, chart.path)
         await session.upload(config, config_digest)
         await session.upload(chart.path, digest)
         described = {"mediaType": CONFIG, "digest": config_digest, "size": len(config)}
@@ -150,28 +152,6 @@ class Registries:
         body = metadata.manifest_json(chart.metadata, described, layer, created)
         response = await session.request("PUT", f"manifests/{ref.tag}", body=body, headers={"Content-Type": _MANIFEST})
         session.check(response)
-
-
-def _parse_tags(page: bytes, most: int) -> list[str]:
-    """At most so many tags of a page, parsed as a stream. Raises `Upstream`."""
-    import ijson  # type: ignore[import-untyped]  # loaded only for version ranges of registries
-
-    tags: list[str] = []
-    try:
-        for tag in ijson.items(BytesIO(page), "tags.item"):
-            if isinstance(tag, str):
-                tags.append(tag.replace("_", "+"))
-            if len(tags) % _TAGS_PER_CHECKPOINT == 0:
-                checkpoint()
-            if len(tags) >= most:
-                break
-    except (ijson.JSONError, UnicodeDecodeError):
-        raise Upstream("the registry's tag list is not JSON") from None
-    return tags
-
-
-def _versions_of(tags: list[str]) -> list[str]:
-    return semver.newest_first(tag for tag in tags if semver.version(tag))
 
 
 def digest_of(path: Path) -> str:
@@ -291,14 +271,14 @@ class _RegistrySession:
             url = response.url.linked(link[1])
         raise Invalid(f"{self.ref} has more than {_MAX_TAG_PAGES} pages of tags: name an exact version")
 
-    async def manifest(self, tag: str) -> Any:
+    async def manifest(self, tag: str) -> Response:
         headers = {"Accept": _MANIFESTS}
         response = await self.request("GET", f"manifests/{tag}", headers=headers, max_bytes=_MAX_MANIFEST_BYTES)
         self.check(response)
         digest = response.headers.get("Docker-Content-Digest", "")
         if _SHA256.fullmatch(digest) and digest != f"sha256:{response.sha256}":
             raise Upstream(f"{response.url} does not match the registry's digest")
-        return _json(response)
+        return response
 
     async def blob(self, manifest: Any, types: tuple[str, ...], into: Path) -> bool:
         """Fetches the one layer with these media types and checks its digest; False if there is none."""
@@ -343,10 +323,17 @@ class _RegistrySession:
 
 
 def _json(response: Response) -> Any:
+    """The value of a short response. Raises `Upstream`."""
     try:
-        return json.loads(response.body)
-    except (ValueError, RecursionError):
-        raise Upstream(f"{response.url} did not answer with JSON") from None
+        if len(response.body) <= MAX_INLINE_BYTES:
+            return json_value(response.body)
+    except Invalid:
+        pass
+    raise _no_json(response)
+
+
+def _no_json(response: Response) -> Upstream:
+    return Upstream(f"{response.url} did not answer with JSON")
 
 
 def _registry_message(response: Response) -> str:

@@ -27,7 +27,7 @@ from supervisor.charts.kube.cluster import DENIED, Cluster
 from supervisor.charts.kube.config import Kube, Place, Stamp, stamp
 from supervisor.charts.kube.releases import Native
 from supervisor.charts.kube.tree import Node
-from supervisor.charts.workers import Workers
+from supervisor.charts.workers import MAX_INLINE_YAML_BYTES, Workers
 from supervisor.clock import Clock
 from supervisor.single_flight import SingleFlight
 
@@ -181,7 +181,7 @@ class Reads:
         stored = await self._stored(namespace, name, revision)
         text = f"{releases.manifest(stored)}\n---\n{releases.hook_manifest(stored)}"
         try:
-            return await self._clusters.workers.run(images.images, text)
+            return await self._clusters.workers.run_if(len(text) > MAX_INLINE_YAML_BYTES, images.images, text)
         except Invalid as problem:
             raise Upstream(f"release {name}: {problem.message}") from None
 
@@ -189,7 +189,8 @@ class Reads:
         """What is compared of a revision: its manifest, values (YAML), notes, or the manifest of its hooks."""
         stored = await self._stored(namespace, name, revision)
         if what == "values":
-            return await self._clusters.workers.run(yaml_values.dump, releases.values(stored))
+            values = releases.values(stored)
+            return await self._clusters.workers.run_if(not yaml_values.is_fast(values), yaml_values.dump, values)
         return {"manifest": releases.manifest, "notes": releases.notes, "hooks": releases.hook_manifest}[what](stored)
 
     async def test_results(self, namespace: str, name: str, since: datetime) -> list[TestResult]:

@@ -7,6 +7,7 @@ stored as they will be sent.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -16,21 +17,25 @@ import peewee
 from attrs import evolve, frozen
 from tornado.httputil import HTTPHeaders
 
-from models.charts.repositories import index as repository_index
+from models.charts.repositories import staged_index
 from models.charts.repositories import stored as repositories
 from models.charts.repositories.stored import FoundVersion, Source, StoredChart, catalogue
-from models.errors import Conflict, Invalid, NotFound, Problem, Unavailable, Upstream
+from models.errors import Conflict, Failed, Invalid, NotFound, Problem, Unavailable, Upstream
+from models.storage.staged_file import BadStaging
 from supervisor.charts.fetcher import Fetcher
+from supervisor.charts.workers import Workers
 from supervisor.clock import Clock
 from supervisor.http import urls
 from supervisor.http.client import Request, Response
 from supervisor.http.urls import Login, Url
 
+log = logging.getLogger("charts")
+
 Result = TypeVar("Result")
 
 STORE_TIMEOUT_SECONDS = 300.0
 _MAX_CONCURRENT_UPDATES = 4
-_MAX_CONCURRENT_PARSES = 2
+_MAX_INDEX_SECONDS = 300
 _MAX_INLINE_BYTES = 2 * 1024**2
 _UNNAMED_FRESH_MICROSECONDS = 60 * 1_000_000
 """How long the index of a repository that is not configured is used without a new fetch."""
@@ -60,11 +65,13 @@ class IndexFault:
 
 
 class Repositories:
-    def __init__(self, fetcher: Fetcher, clock: Clock) -> None:
+    def __init__(self, fetcher: Fetcher, clock: Clock, workers: Workers) -> None:
         self._fetcher = fetcher
+        self._workers = workers
         self._clock = clock
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._reading = asyncio.Semaphore(_MAX_CONCURRENT_PARSES)
+        self._reading = asyncio.Lock()
+        """One index at a time is read, so that it leaves workers for others."""
         self.faults: dict[str, IndexFault] = {}
         """The repositories whose index could not be updated, in this run of the server."""
 
@@ -201,6 +208,7 @@ class Repositories:
         url = index_url(source)
         conditions = {"If-None-Match": source.etag, "If-Modified-Since": source.modified}
         file = folder / f"index-{source.id}"
+        rows = folder / f"{file.name}.db"
         request = Request(
             url,
             max_bytes=self._fetcher.limits.max_index,
@@ -221,9 +229,14 @@ class Repositories:
             etag, modified = _validators(response.headers)
             updated = evolve(source, fetched_at=now, etag=etag, modified=modified)
             async with self._reading:
-                await self._write(lambda: repositories.replace(updated, repository_index.charts(file)))
+                await self._workers.run_within(_MAX_INDEX_SECONDS, staged_index.stage, file, rows, source.name)
+            await self._write(lambda: repositories.replace(updated, rows))
+        except BadStaging as error:
+            log.error("the index of %s was not stored: its staged rows are not valid: %s", url, error)
+            raise Failed(f"the index of {url} could not be stored: an error in the server") from None
         finally:
             file.unlink(missing_ok=True)
+            rows.unlink(missing_ok=True)
 
 
 def index_url(source: Source) -> Url:

@@ -36,9 +36,10 @@ from supervisor.charts.release_reads import Clusters, Overview, Reads
 from supervisor.charts.repositories import Repositories
 from supervisor.charts.sources import Dependencies, Sources
 from supervisor.charts.upgrades import Upgrades
-from supervisor.charts.workers import Isolation, Workers
+from supervisor.charts.workers import Workers
 from supervisor.children.child import Children
 from supervisor.clock import Clock
+from supervisor.workers.pool import WorkerPool
 
 log = logging.getLogger("charts")
 
@@ -77,6 +78,12 @@ class Folders:
         """Creates a private folder. Raises `OSError`."""
         self.open()
         return Path(tempfile.mkdtemp(dir=self._own))
+
+    def place(self, name: str) -> Path:
+        """Where a private folder of that name can be made. Raises `OSError`."""
+        self.open()
+        assert self._own is not None
+        return self._own / name
 
     def remove(self, folder: Path) -> None:
         """Removes a folder; one that cannot be removed now is tried again with the next."""
@@ -150,17 +157,18 @@ class Charts:
         self.choose = choose
         self.clock = clock or Clock()
         self.folders = Folders(svc.rest.temp_dir)
-        self.workers = Workers(svc.work, Isolation(children, instance, environ))
+        pool = WorkerPool(config.server.workers, children, instance, environ, svc.work.queue)
+        self.workers = Workers(svc.work, pool, self.folders)
         self._tasks: list[asyncio.Task[None]] = []
         self._detected_at = float("-inf")
         self.helm = Helm(svc.helm, self.data_dir, children, instance, environ)
         configured = Path(svc.kube.kubeconfig) if svc.kube.kubeconfig else None
         self.fetcher = Fetcher(svc.fetch, svc.security)
-        self.repositories = Repositories(self.fetcher, self.clock)
+        self.repositories = Repositories(self.fetcher, self.clock, self.workers)
         self.registries = Registries(self.fetcher, RegistryLogins(environ, registries.login), self.workers)
         self.sources = Sources(self.fetcher, self.repositories, self.registries, self.workers)
         self.dependencies = Dependencies(self.repositories, self.registries, self.workers)
-        self.hub = Hub(self.fetcher, svc.hub.url, self.clock)
+        self.hub = Hub(self.fetcher, svc.hub.url, self.clock, self.workers)
         self.clusters = Clusters(
             Kube(configured, svc.kube.context, environ), self._by_helm, self.clock, self.workers, svc.kube.namespaces
         )
@@ -206,7 +214,7 @@ class Charts:
         await self.recovery.close()
         self.upgrades.close()
         self.clusters.close()
-        self.workers.close()
+        await self.workers.close()
         self.folders.close()
 
     def has_cluster(self, target: Target) -> bool:

@@ -4,6 +4,7 @@ and the versions of a chart's dependencies.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -13,7 +14,6 @@ from models.charts import helm_errors
 from models.charts.archives import archive, metadata
 from models.charts.archives.archive import ChartArchive, Dependency
 from models.charts.archives.metadata import LockedDependency
-from models.charts.archives.schema_refs import Reference, check_schema
 from models.charts.archives.tar_reader import ArchiveLimits
 from models.charts.refs import OCI, ChartRef, check_version
 from models.charts.repositories import semver
@@ -31,7 +31,6 @@ from supervisor.http.client import Request, Response
 from supervisor.http.urls import Url
 
 _MAX_PROVENANCE_BYTES = 1024**2
-_MAX_SCHEMA_IN_THREAD_BYTES = 1024**2
 _MAX_FILE_NAME_BYTES = 250
 """With `.prov` a file's name has at most 255 bytes."""
 
@@ -98,20 +97,13 @@ class Sources:
         if not ref.tag:
             ref = evolve(ref, tag=version_.version.replace("+", "_"))
         path = await self._registries.pull(ref, folder, proven)
-        if version_.digest and await self._workers.run(digest_of, path) != f"sha256:{version_.digest}":
+        if version_.digest and await asyncio.to_thread(digest_of, path) != f"sha256:{version_.digest}":
             raise Upstream(f"{version_.url} does not match the digest in the index of {source.name}")
         return path
 
     async def checked(self, path: Path, is_safe_only: bool = False, is_evaluated: bool = False) -> ChartArchive:
         """Checks an archive on disk; its schemas only if helm evaluates them. Raises `Invalid`."""
-        schema_check = self._schema_references if is_evaluated else _no_references
-        return await self._workers.run(archive.check, path, self._bounds, is_safe_only, schema_check)
-
-    def _schema_references(self, text: bytes, path: str) -> list[Reference]:
-        """Runs in a worker: `check_schema`, of a large schema in a child process."""
-        if len(text) <= _MAX_SCHEMA_IN_THREAD_BYTES:
-            return check_schema(text, path)
-        return self._workers.isolated(check_schema, text, path)
+        return await self._workers.run(archive.check, path, self._bounds, is_safe_only, is_evaluated)
 
     async def _fetched(self, source: Source, url: Url, digest: str, path: Path) -> None:
         response = await self._get(source, url, path, self._fetcher.limits.max_archive)
@@ -149,10 +141,6 @@ class Sources:
             verify=not source.insecure,
         )
         return await self._fetcher.fetch(request)
-
-
-def _no_references(text: bytes, path: str) -> list[Reference]:
-    return []
 
 
 def _archive_url(source: Source, version_: FoundVersion) -> Url:

@@ -1,111 +1,50 @@
-"""Worker threads and child processes for work whose size a caller decides: inflating, parsing, encoding.
+"""Runs what reads callers' bytes in worker processes of their own: archives, values, indexes, releases.
 
-The queue of threads is bounded. Logins and the database use the event loop's default executor, so a flood of such work
-cannot delay them.
+Calls are counted to one caller each, share the time of their request and end with it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import contextvars
-import json
-import os
+import itertools
 import pickle
-import signal
-import sys
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
+import attrs
 from attrs import define
 
 from models.config.settings import Work as Settings
-from models.deadline import Deadline, applied, checkpoint
 from models.errors import Unavailable, Unprocessable
-from supervisor.charts.helm.runner import PROCESS_NAME, memory_file
-from supervisor.charts.isolated_child import FROZEN_ARGUMENT, MAX_MEMORY_BYTES, MAX_SECONDS
-from supervisor.children.child import Child, Children, Launch
-from supervisor.children.tags import TAG_VARIABLE
-from supervisor.workers.process import interpreter_environment
+from models.json_format import json_value
+from supervisor.charts.helm.slots import caller
+from supervisor.workers import answers, calls
+from supervisor.workers.pool import WorkerPool
+from supervisor.workers.process import Job
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-_MAX_JSON_ON_LOOP_BYTES = 64 * 1024
-MAX_C_CALL_BYTES = 5 * 1024**2
-"""A larger document is parsed in a child process: the C parser cannot be interrupted and holds the global lock."""
-_POLL_SECONDS = 0.05
-_KILL_WAIT_SECONDS = 20.0
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop()); from supervisor.charts.isolated_child import serve; serve()"
+MAX_INLINE_BYTES = 64 * 1024
+"""Longer documents are read in a worker process."""
+MAX_INLINE_YAML_BYTES = 4 * 1024
+"""YAML costs far more than JSON."""
+MAX_CPU_SECONDS = 20
+MAX_FILE_BYTES = 256 * 1024**2
+"""The largest file that a call may write, and its largest answer."""
+_SMALL_CALL_COST = 16 * 1024
+_ABOUT = "the data of the request"
 
 
-class Isolation:
-    """Calls functions in child processes, for work that one call into C does and no checkpoint can end.
+class Folders(Protocol):
+    """Where the files of calls are."""
 
-    A parser written in C holds Python's global lock to its end, so a large document would stall the event loop from a
-    worker thread too. The child runs a function of the product and can be killed.
-    """
-
-    def __init__(self, children: Children, instance: str, environ: Mapping[str, str]) -> None:
-        self._children = children
-        self._loop = asyncio.get_running_loop()
-        self._environment = interpreter_environment(environ)
-        self._environment[TAG_VARIABLE] = f"{instance}:0:{PROCESS_NAME}"
-
-    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Calls a function of a module in a child process; for worker threads, whose deadline applies.
-
-        Raises what the function raises, `Unprocessable` beyond 512 MB or 60 s, and `Unavailable` without a process.
-        """
-        request = pickle.dumps((function, arguments, options))
-        running = asyncio.run_coroutine_threadsafe(self._run(request), self._loop)
-        try:
-            while True:
-                with contextlib.suppress(TimeoutError):
-                    has_returned, result = pickle.loads(running.result(_POLL_SECONDS))  # noqa: S301 (written by serve)
-                    break
-                checkpoint()
-        except BaseException:
-            running.cancel()
-            raise
-        if has_returned:
-            return result
-        raise result
-
-    async def _run(self, request: bytes) -> bytes:
-        """The child's answer. A child that does not answer is killed."""
-        with contextlib.ExitStack() as files:
-            given, answered = memory_file("request", files, request), memory_file("answer", files)
-            launch = Launch(_command(), self._environment, "/", stdin=given, stdout=answered, stderr=answered)
-            try:
-                child = self._children.spawn(launch)
-            except OSError as error:
-                raise Unavailable(f"no process can be started: {error.strerror}") from None
-            self._children.watch(child, lambda exit: None)
-            try:
-                await asyncio.wait({child.exited}, timeout=MAX_SECONDS)
-            finally:
-                await asyncio.shield(_kill(child))
-            exit = child.exited.result()
-            if exit is None or exit.exit_code != 0:
-                raise Unprocessable(f"the work needs more than {MAX_MEMORY_BYTES} bytes or {MAX_SECONDS} s")
-            with os.fdopen(os.dup(answered), "rb") as file:
-                file.seek(0)
-                return file.read()
-
-
-async def _kill(child: Child) -> None:
-    if not child.exited.done():
-        child.send(signal.SIGKILL)
-        await asyncio.wait({child.exited}, timeout=_KILL_WAIT_SECONDS)
-
-
-def _command() -> list[str]:
-    if getattr(sys, "frozen", False):
-        return [sys.executable, FROZEN_ARGUMENT]
-    return [sys.executable, "-c", _PROGRAM, str(Path(__file__).resolve().parents[2])]
+    def place(self, name: str) -> Path: ...
 
 
 @define
@@ -119,12 +58,14 @@ _allowance: contextvars.ContextVar[_Allowance | None] = contextvars.ContextVar("
 
 
 class Workers:
-    def __init__(self, settings: Settings | None = None, isolation: Isolation | None = None) -> None:
-        """Without `isolation`, as in tests of other things, no child process is used."""
+    def __init__(
+        self, settings: Settings | None = None, pool: WorkerPool | None = None, folders: Folders | None = None
+    ) -> None:
+        """Without a pool, as in tests of other things, functions are called where they are."""
         self.settings = settings or Settings()
-        self._isolation = isolation
-        self._executor = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="work")
-        self._pending: dict[Future[Any], Deadline] = {}
+        self._pool = pool
+        self._folders = folders
+        self._numbers = itertools.count()
 
     @contextlib.contextmanager
     def one_request(self) -> Iterator[None]:
@@ -138,67 +79,110 @@ class Workers:
     async def run(
         self, function: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
     ) -> Result:
-        """Runs a function in a worker thread. If the caller is cancelled, the work stops at its next checkpoint.
+        """Calls a function of a module in a worker process, which ends if the caller is cancelled.
 
-        Raises what the function raises, `Unavailable` if the queue is full, `Unprocessable` if it takes too long.
+        The result has the type that the function declares. Raises what the function raises of `protocol.PROBLEMS`,
+        `Unavailable` if the queue is full, `Unprocessable` and `TooLarge` for a limit, and `Failed` for a process that
+        died.
         """
-        if len(self._pending) >= self.settings.threads + self.settings.queue:
+        return await self.run_within(MAX_CPU_SECONDS, function, *arguments, **options)
+
+    async def run_if(
+        self,
+        is_large: bool,
+        function: Callable[Arguments, Result],
+        *arguments: Arguments.args,
+        **options: Arguments.kwargs,
+    ) -> Result:
+        """Calls a function here if its input is small, else as `run`."""
+        return await self.run(function, *arguments, **options) if is_large else function(*arguments, **options)
+
+    async def run_within(
+        self,
+        cpu_seconds: int,
+        function: Callable[Arguments, Result],
+        *arguments: Arguments.args,
+        **options: Arguments.kwargs,
+    ) -> Result:
+        """As `run`, with another limit of CPU time. One beyond 20 s holds instead of `svc.work.timeout`, too."""
+        if self._pool is None or self._folders is None:
+            return function(*arguments, **options)
+        if self._pool.waiting >= self.settings.queue:
             raise Unavailable("too much work is waiting (svc.work.queue)")
+        began, limit = time.monotonic(), f"{self.settings.timeout:g} s (svc.work.timeout)"
         allowance = _allowance.get() or _Allowance(self.settings.timeout)
-        reason = f"the work took longer than {self.settings.timeout:g} s (svc.work.timeout)"
-        deadline, began = Deadline(allowance.seconds, reason), time.monotonic()
-        future = self._executor.submit(_run, deadline, function, arguments, options)
-        self._pending[future] = deadline
-        loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda done: _call_soon(loop, self._pending.pop, done))
+        if cpu_seconds > MAX_CPU_SECONDS:
+            allowance, limit = _Allowance(cpu_seconds), f"{cpu_seconds} s"
         timeout = asyncio.timeout(max(0, allowance.seconds))
         try:
             async with timeout:
-                return await asyncio.wrap_future(future)
+                result: Result = await self._called(self._pool, cpu_seconds, (function, arguments, options))
         except TimeoutError:
             if not timeout.expired():
                 raise
-            raise Unprocessable(reason) from None
+            raise Unprocessable(f"the work took longer than {limit}") from None
         finally:
-            deadline.cancel()
             allowance.seconds -= time.monotonic() - began
-
-    def isolated(
-        self, function: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
-    ) -> Result:
-        """Calls a function of a module in a child process that is killed in time; for functions that `run` runs.
-
-        The result should be small: it is unpickled here. Raises what the function raises, `Unprocessable` if it needs
-        too much memory or time.
-        """
-        if self._isolation is None:
-            return function(*arguments, **options)
-        result: Result = self._isolation.call(function, *arguments, **options)
         return result
 
+    async def _called(self, pool: WorkerPool, cpu_seconds: int, call: tuple[Callable[..., Any], Any, Any]) -> Any:
+        """The result of a call. Its folder exists only while it has files."""
+        assert self._folders is not None
+        folder = self._folders.place(f"call-{next(self._numbers)}")
+        has_files, expected = not _is_small(call[1:]), answers.result_type(call[0])
+
+        async def read(answer: Any) -> Any:
+            nonlocal has_files
+            has_files |= "whole" not in answer
+            return await answers.read(expected, answer, folder / calls.ANSWER)
+
+        packed = None if has_files else base64.b64encode(pickle.dumps(call)).decode()
+        given = {"folder": str(folder), "call": packed}
+        job: Job[Any] = Job(
+            "supervisor.workers.calls:perform", given, read, cpu_seconds, float("inf"), MAX_FILE_BYTES, _ABOUT
+        )
+        is_done = False
+        try:
+            if has_files:
+                folder.mkdir()
+                await asyncio.to_thread(_write, folder / calls.CALL, call)
+            result = await pool.run(job, caller.get())
+            is_done = True
+            return result
+        finally:
+            if has_files or not is_done:
+                shutil.rmtree(folder, ignore_errors=True)
+
     async def parse_json(self, text: bytes | str) -> Any:
-        """Raises `ValueError`, `RecursionError`, and what `run` and `isolated` raise."""
-        if len(text) <= _MAX_JSON_ON_LOOP_BYTES:
-            return json.loads(text)
-        if len(text) <= MAX_C_CALL_BYTES:
-            return await self.run(json.loads, text)
-        return await self.run(self.isolated, json.loads, text)
+        """Raises `Invalid`, and what `run` raises."""
+        return json_value(text) if len(text) <= MAX_INLINE_BYTES else await self.run(json_value, text)
 
-    def close(self) -> None:
-        """Cancels waiting work; running work stops at its next checkpoint."""
-        for deadline in self._pending.values():
-            deadline.cancel()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+    async def close(self) -> None:
+        """Ends all processes; their calls fail with `Unavailable`."""
+        if self._pool is not None:
+            await self._pool.close()
 
 
-def _run(deadline: Deadline, function: Callable[..., Result], arguments: Any, options: Any) -> Result:
-    with applied(deadline):
-        deadline.check()
-        return function(*arguments, **options)
+def _is_small(values: Any) -> bool:
+    """Whether arguments fit in a message; each value counts as 16 bytes."""
+    budget, waiting = _SMALL_CALL_COST, [values]
+    while waiting and budget > 0:
+        value = waiting.pop()
+        budget -= 16
+        if isinstance(value, str | bytes):
+            budget -= len(value)
+        elif isinstance(value, dict):
+            waiting += [value.keys(), value.values()] if len(value) < budget else []
+            budget -= len(value)
+        elif isinstance(value, Collection):
+            budget -= len(value)
+            waiting += value if budget > 0 else ()
+        elif attrs.has(type(value)):
+            waiting += [getattr(value, field.name) for field in attrs.fields(type(value))]
+    return budget > 0
 
 
-def _call_soon(
-    loop: asyncio.AbstractEventLoop, function: Callable[[Future[Any], None], Any], done: Future[Any]
-) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function, done, None)
+def _write(path: Path, call: Any) -> None:
+    """Writes a pickle, in a thread: between its frames the loop runs."""
+    with path.open("wb") as file:
+        pickle.dump(call, file)

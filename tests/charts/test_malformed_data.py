@@ -23,7 +23,7 @@ from test_cluster_faults import fake_server, json_response, release_responses, r
 
 from models.charts import releases, yaml_values
 from models.charts.refs import ChartRef
-from models.charts.repositories import semver
+from models.charts.repositories import semver, staged_index
 from models.charts.repositories import stored as repositories
 from models.charts.repositories.index import IndexChart, IndexVersion
 from models.charts.repositories.stored import Source, catalogue
@@ -88,7 +88,7 @@ def test_values_too_deep_for_block_style_are_still_yaml(value: Any) -> None:
 
 def test_a_manifest_too_deep_for_the_parser_is_refused() -> None:
     for text in ("[" * 100_000, "a: " + "{a: " * 100_000, "- " * 100_000):
-        with pytest.raises(ValueError, match="more than 500 deep"):
+        with pytest.raises(Invalid, match="more than 500 deep"):
             named(text)
 
 
@@ -216,11 +216,14 @@ def test_a_range_may_begin_with_a_prerelease(web: WebServer, wanted: str, found:
 def test_a_version_lookup_reads_one_state_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue.open(tmp_path / "charts.db")
     try:
-        repositories.replace(Source("lab", "http://x.example"), [index_chart("1.0.0")])
+        for version in ("1.0.0", "1.1.0"):
+            staged_index.write(tmp_path / version, "lab", [index_chart(version)])
+        new = Source("lab", "http://x.example")
+        catalogue.run_with_timeout(lambda: repositories.replace(new, tmp_path / "1.0.0"), TIMEOUT_SECONDS)
         source, chosen = repositories.named("lab"), semver.chosen
 
         def replace() -> None:
-            catalogue.run_with_timeout(lambda: repositories.replace(source, [index_chart("1.1.0")]), TIMEOUT_SECONDS)
+            catalogue.run_with_timeout(lambda: repositories.replace(source, tmp_path / "1.1.0"), TIMEOUT_SECONDS)
 
         def meanwhile(wanted: str, known: Iterable[str]) -> str | None:
             thread = threading.Thread(target=replace)

@@ -146,7 +146,7 @@ DEFAULTS: dict[str, object] = {
     "svc.fetch.max-redirects": 10,
     "svc.fetch.max-tags": 20_000,
     "svc.fetch.keyring": None,
-    "svc.work.threads": 2,
+    "svc.work.threads": None,
     "svc.work.queue": 64,
     "svc.work.timeout": 20,
     "svc.package.keyring": None,

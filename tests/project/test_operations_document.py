@@ -24,10 +24,9 @@ from models.tracker import queries, visibility
 from supervisor import logging as our_log
 from supervisor import maintenance
 from supervisor.accounts import logins, passwords
-from supervisor.charts import hub, isolated_child, repositories, sources, workers
+from supervisor.charts import hub, repositories, workers
 from supervisor.charts.helm import runner
 from supervisor.charts.kube import client
-from supervisor.charts.kube import releases as kube_releases
 from supervisor.http import client as fetcher
 from supervisor.processes import event_writer
 from supervisor.processes import metrics as metrics_history
@@ -89,10 +88,8 @@ CODE: dict[str, tuple[float, ...]] = {
         ArchiveLimits().packed / MIB, ArchiveLimits().unpacked / MIB, ArchiveLimits().entries,
         ArchiveLimits().file / MIB,
     ),
-    "a child process that parses large JSON: a document, a schema, an unpacked release from; its memory; its time": (
-        workers.MAX_C_CALL_BYTES / MIB, sources._MAX_SCHEMA_IN_THREAD_BYTES / MIB,
-        kube_releases._MAX_THREAD_INFLATED_BYTES / MIB, isolated_child.MAX_MEMORY_BYTES / MIB,
-        isolated_child.MAX_SECONDS,
+    "a worker process of charts: its CPU time; the same for an index; a file, or answer, that it writes": (
+        workers.MAX_CPU_SECONDS, repositories._MAX_INDEX_SECONDS, workers.MAX_FILE_BYTES / MIB,
     ),
     "fetches at once": (fetcher.MAX_CONCURRENT_FETCHES,),
     "storing an index": (repositories.STORE_TIMEOUT_SECONDS,),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -87,24 +87,21 @@ class ChartArchive:
             raise Invalid(f"the chart's charts/ folder lacks dependencies: {', '.join(missing)}")
 
 
-CheckSchema = Callable[[bytes, str], list[Reference]]
-
-
 def check(
     path: Path,
     limits: ArchiveLimits | None = None,
     is_safe_only: bool = False,
-    schema_check: CheckSchema = check_schema,
+    checks_schemas: bool = True,
 ) -> ChartArchive:
     """Reads an archive to its end, in a worker. Raises `Invalid` if it may not be used.
 
-    With `is_safe_only`, for lint, a chart that is malformed but safe has an empty name and version. `schema_check`
-    is `check_schema`, or runs it elsewhere.
+    With `is_safe_only`, for lint, a chart that is malformed but safe has an empty name and version. With
+    `checks_schemas` its schemas may not refer to other documents.
     """
     limits = limits or ArchiveLimits()
     if path.stat().st_size > limits.packed:
         raise Invalid(f"the chart is larger than {limits.packed} bytes")
-    walk = _Walk(Budget(limits), is_safe_only, schema_check)
+    walk = _Walk(Budget(limits), is_safe_only, checks_schemas)
     try:
         with path.open("rb") as file:
             files, subcharts = walk.read(file)
@@ -137,7 +134,7 @@ class _Walk:
 
     budget: Budget
     is_safe_only: bool
-    schema_check: CheckSchema
+    checks_schemas: bool
     references: list[Reference] = Factory(list)
 
     def read(self, file: IO[bytes], depth: int = 0) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
@@ -148,8 +145,8 @@ class _Walk:
         subcharts: list[tuple[str, str]] = []
         for member in Tarball(file, self.budget).members():
             name = member.path.rpartition("/")[2]
-            if name == "values.schema.json":
-                self.references += self.schema_check(member.data, member.path)
+            if self.checks_schemas and name == "values.schema.json":
+                self.references += check_schema(member.data, member.path)
             if member.path in _METADATA:
                 files[member.path] = member.data
             elif _SUBCHART.fullmatch(member.path):

@@ -9,7 +9,6 @@ from typing import Any
 
 from attrs import frozen
 
-from models.deadline import checkpoint
 from models.errors import Invalid
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -23,7 +22,6 @@ _OLD_METASCHEMA = re.compile(r"http://json-schema\.org/draft-0[467]/schema#?")
 """Those that the validator of helm before 3.18 embeds."""
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:.*", re.DOTALL)
 _MAX_IDENTIFIER_CHARACTERS = 2048
-_NODES_PER_CHECKPOINT = 1000
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -93,12 +91,8 @@ def _is_identifier(word: _Keyword) -> bool:
 def _keywords(schema: Any) -> Iterator[_Keyword]:
     """Every keyword with a text that may name something outside, with where it is."""
     waiting = [(schema, "", False, False)]
-    seen = 0
     while waiting:
         node, pointer, is_value, is_named = waiting.pop()
-        seen += 1
-        if seen % _NODES_PER_CHECKPOINT == 0:
-            checkpoint()
         if isinstance(node, _Pairs):
             for key, value in node:
                 below = f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"

@@ -10,12 +10,19 @@ from typing import Any
 from models.charts.repositories import semver
 from models.charts.repositories.semver import Range
 from models.charts.repositories.stored import StoredChart
-from models.deadline import checkpoint
 
 _SEPARATOR = "\v"
 STABLE, WITH_PRERELEASES = ">0.0.0", ">0.0.0-0"
 
 Item = Mapping[str, Any]
+
+
+def best(
+    charts: Iterable[StoredChart], keyword: str, wanted: str, all_versions: bool, most: int
+) -> tuple[list[dict[str, Any]], int]:
+    """At most so many items as `ranked` has them, and how many it has. Raises as `ranked`."""
+    found = ranked(charts, keyword, wanted, all_versions)
+    return list(map(dict, found[:most])), len(found)
 
 
 def ranked(charts: Iterable[StoredChart], keyword: str, wanted: str, all_versions: bool) -> list[Item]:
@@ -27,7 +34,6 @@ def ranked(charts: Iterable[StoredChart], keyword: str, wanted: str, all_version
     allowed = semver.range_of(wanted)
     found = list[tuple[int, str, int, Item]]()
     for chart in charts:
-        checkpoint()
         found += _of_chart(chart, keyword, allowed, all_versions)
     return [item for _, _, _, item in sorted(found, key=itemgetter(0, 1, 2))]
 

@@ -7,16 +7,17 @@ worker; the event loop reads single rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import peewee
 from attrs import asdict, evolve, field, frozen
 
-from models.charts.repositories import semver
-from models.charts.repositories.index import IndexChart, IndexVersion
+from models.charts.repositories import semver, staged_index
 from models.errors import NotFound
 from models.storage.sqlite import SqliteStore
+from models.storage.staged_file import check_file
 
 catalogue = SqliteStore(
     [
@@ -270,65 +271,36 @@ def version_to_lock(source: Source, chart: str, wanted: str) -> str:
 # Writing
 
 
-def replace(source: Source, charts: Iterable[IndexChart]) -> None:
-    """Replaces a stored index and its repository's row in one transaction.
+def replace(source: Source, rows: Path) -> None:
+    """Replaces a stored index and its repository's row in one transaction, by a file of `staged_index`.
 
-    The new index is first read to its end into temporary tables, so no reader waits. Raises `Invalid` for a bad index,
-    and `NotFound` if the repository (`id` not 0) was removed meanwhile.
+    Only for a connection of `run_with_timeout`. Raises `NotFound` if the repository (`id` not 0) was removed meanwhile,
+    and `BadStaging`.
     """
-    _stage(source, charts)
-    items = catalogue.execute_sql("SELECT item FROM staged_chart WHERE item != '' ORDER BY lower(name), name")
-    whole = f"[{','.join(item for (item,) in items)}]".encode()
-    with catalogue.atomic():
-        id = _put(source, whole)
-        Chart.delete().where(Chart.repository == id).execute()
-        first = (Chart.select(peewee.fn.MAX(Chart.id)).scalar() or 0) + 1
-        catalogue.execute_sql(
-            "INSERT INTO chart (id, repository_id, name, listing) SELECT ? + id, ?, name, listing FROM staged_chart",
-            (first, id),
-        )
-        catalogue.execute_sql(
-            "INSERT INTO version (chart_id, version, rank, url, digest, keywords)"
-            " SELECT ? + chart_id, version, rank, url, digest, keywords FROM staged_version ORDER BY chart_id, version",
-            (first,),
-        )
+    check_file(rows, staged_index.MAX_BYTES, staged_index.TABLES)
+    catalogue.execute_sql("ATTACH DATABASE ? AS staged", (str(rows),))
+    try:
+        with catalogue.atomic():
+            _copy(source)
+    finally:
+        catalogue.execute_sql("DETACH DATABASE staged")
 
 
-def _stage(source: Source, charts: Iterable[IndexChart]) -> None:
-    for statement in (
-        "DROP TABLE IF EXISTS temp.staged_chart",
-        "DROP TABLE IF EXISTS temp.staged_version",
-        "CREATE TEMP TABLE staged_chart (id INTEGER PRIMARY KEY, name TEXT, item TEXT, listing BLOB)",
-        "CREATE TEMP TABLE staged_version (chart_id INTEGER, version TEXT, rank INTEGER, url TEXT, digest TEXT,"
-        " keywords TEXT)",
-    ):
-        catalogue.execute_sql(statement)
-    with catalogue.atomic("DEFERRED"):  # takes no lock: only temporary tables are written
-        for id, chart in enumerate(charts):
-            items = [_item(source, chart, version) for version in chart.versions]
-            stable = chart.stable
-            item = _item(source, chart, stable) if stable else ""
-            row = (id, chart.name, item, f"[{','.join(items)}]".encode())
-            catalogue.write_many("INSERT INTO staged_chart VALUES (?, ?, ?, ?)", [row])
-            catalogue.write_many("INSERT INTO staged_version VALUES (?, ?, ?, ?, ?, ?)", _rows(id, chart.versions))
-
-
-def _rows(id: int, versions: Sequence[IndexVersion]) -> Iterator[tuple[Any, ...]]:
-    return (
-        (id, version.version, rank, version.url, version.digest, version.keywords)
-        for rank, version in enumerate(versions)
+def _copy(source: Source) -> None:
+    (whole,) = catalogue.execute_sql("SELECT CAST(charts AS BLOB) FROM staged.listing").fetchone()
+    id = _put(source, bytes(whole))
+    Chart.delete().where(Chart.repository == id).execute()
+    first = (Chart.select(peewee.fn.MAX(Chart.id)).scalar() or 0) + 1
+    catalogue.execute_sql(
+        "INSERT INTO chart (id, repository_id, name, listing)"
+        " SELECT ? + id, ?, CAST(name AS TEXT), CAST(listing AS BLOB) FROM staged.charts",
+        (first, id),
     )
-
-
-def _item(source: Source, chart: IndexChart, version: IndexVersion) -> str:
-    """A chart item as it will be sent."""
-    item = {
-        "name": f"{source.name}/{chart.name}",
-        "chartVersion": version.version,
-        "appVersion": version.app_version,
-        "description": version.description,
-    }
-    return json.dumps(item, separators=(",", ":"), ensure_ascii=False)
+    catalogue.execute_sql(
+        "INSERT INTO version (chart_id, version, rank, url, digest, keywords)"
+        " SELECT ? + chart, version, rank, url, digest, keywords FROM staged.versions ORDER BY chart, version",
+        (first,),
+    )
 
 
 def _put(source: Source, whole: bytes) -> int:

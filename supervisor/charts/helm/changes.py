@@ -239,5 +239,5 @@ async def _run_exclusively(
 async def _release(work: Work, output: Output) -> Release:
     try:
         return releases.release(await work.charts.workers.parse_json(output.stdout))
-    except (ValueError, KeyError, TypeError):
+    except (Invalid, KeyError, TypeError, AttributeError):
         raise Failed("the release was changed, but helm's output cannot be parsed") from None

@@ -10,10 +10,10 @@ from models.charts import helm_errors, releases
 from models.charts.releases import Brief, Stored
 from models.charts.resources import ManifestObject, named
 from models.charts.responses import HistoryRow, ListRow, Resource
-from models.errors import NotFound, Upstream
+from models.errors import Invalid, NotFound, Upstream
 from supervisor.charts.kube.cluster import describe_live
 from supervisor.charts.kube.releases import unknown_release
-from supervisor.charts.workers import Workers
+from supervisor.charts.workers import MAX_INLINE_YAML_BYTES, Workers
 
 RunHelm = Callable[[list[str]], Awaitable[str]]
 """Runs helm against the cluster with these arguments and returns its output. Raises kinds of `Problem`."""
@@ -96,7 +96,8 @@ class ByHelm:
             stored = await self._json(["status", *flags, *_revision(revision), f"--namespace={namespace}"], name)
         live = _live(stored)
         resources_ = []
-        for named_object in await self._workers.run(named, releases.manifest(stored)):
+        manifest = releases.manifest(stored)
+        for named_object in await self._workers.run_if(len(manifest) > MAX_INLINE_YAML_BYTES, named, manifest):
             live_object = live.get(
                 (named_object.api_version, named_object.kind, named_object.name, named_object.namespace or namespace)
             )
@@ -110,7 +111,7 @@ class ByHelm:
         output = await self._run([*arguments, "--output=json", "--", *names])
         try:
             return await self._workers.parse_json(output)
-        except (ValueError, RecursionError):
+        except Invalid:
             raise Upstream("helm did not return JSON") from None
 
 

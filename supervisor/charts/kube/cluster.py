@@ -14,7 +14,7 @@ from attrs import frozen
 from models.charts.kubeconfig import Access
 from models.charts.resources import Live, ManifestObject, readiness
 from models.charts.responses import Resource
-from models.errors import Problem, TimedOut, Upstream
+from models.errors import Invalid, Problem, TimedOut, Upstream
 from supervisor.charts.kube.client import CONNECTION_LOST, Connections
 from supervisor.charts.workers import Workers
 from supervisor.clock import Clock
@@ -80,7 +80,7 @@ class Cluster:
             raise _refusal(status)
         try:
             return await self.workers.parse_json(body)
-        except (ValueError, RecursionError):
+        except Invalid:
             raise Upstream("the cluster did not answer with JSON") from None
 
     async def _get(self, path: str, accept: str) -> tuple[int, bytes]:

@@ -17,10 +17,10 @@ from models.charts import releases
 from models.charts.releases import BadRelease, Brief, Change, Revision, Stored, TooLarge
 from models.charts.resources import ManifestObject, named
 from models.charts.responses import Event, HistoryRow, ListRow, Resource
-from models.errors import NotFound, Upstream
+from models.errors import Invalid, NotFound, Unprocessable, Upstream
 from supervisor.charts.kube.cluster import METADATA, METADATA_LIST, OBJECT, Cluster, resources
 from supervisor.charts.kube.tree import Node, events_of, tree
-from supervisor.charts.workers import Workers
+from supervisor.charts.workers import MAX_INLINE_BYTES, MAX_INLINE_YAML_BYTES, Workers
 from supervisor.single_flight import SingleFlight
 
 log = logging.getLogger("charts")
@@ -33,9 +33,6 @@ _MAX_CACHED_ROWS = 10_000
 _MAX_KNOWN_NAMESPACES = 1000
 _MAX_CONCURRENT_READS = 80
 _BATCH_SIZE = 20
-_MAX_INLINE_BYTES = 64 * 1024
-_MAX_INLINE_INFLATED_BYTES = 256 * 1024
-_MAX_THREAD_INFLATED_BYTES = 8 * 1024**2
 _MAX_INLINE_ITEMS = 32
 _PAGE_SIZE = 20
 _MAX_WRITE_ATTEMPTS = 3
@@ -61,11 +58,7 @@ class Rows:
     async def everywhere(self) -> list[Brief]:
         """The newest revision of each release of all namespaces, from the API server's cache."""
         items = await self.cluster.cached("/api/v1/secrets", releases.SELECTOR, METADATA_LIST)
-        return (
-            await self.cluster.workers.run(releases.briefs, items)
-            if len(items) > _MAX_INLINE_ITEMS
-            else releases.briefs(items)
-        )
+        return await self.cluster.workers.run_if(len(items) > _MAX_INLINE_ITEMS, releases.briefs, items)
 
     async def described(self, briefs: list[Brief]) -> list[ListRow]:
         """The list rows of these releases; a release that is gone is described by its labels."""
@@ -117,9 +110,7 @@ class Rows:
         if len(revisions) > 1:
             selector = f"{_NOT_SUPERSEDED},name in ({','.join(revision.release for revision in revisions)})"
             secrets_ = await self.cluster.cached(secrets(namespace), selector, OBJECT)
-            workers = self.cluster.workers
-            rows = await workers.run(_read, workers, secrets_, set(wanted))
-            self._rows.update(rows)
+            self._rows.update(await self.cluster.workers.run(releases.rows_of, secrets_, set(wanted)))
         for version in wanted.keys() - self._rows.keys():
             await self._read_one(namespace, wanted[version])
 
@@ -143,29 +134,22 @@ async def secret_of(cluster: Cluster, namespace: str, key: str, accept: str = OB
 async def unpacked(workers: Workers, secret: Mapping[str, Any]) -> Stored:
     """The release in a Secret, unpacked in a worker if it is large. Raises `BadRelease`."""
     size = len((secret.get("data") or {}).get("release") or "")
-    if size <= _MAX_INLINE_BYTES:
+    if size <= MAX_INLINE_BYTES:
         with contextlib.suppress(TooLarge):
-            return releases.unpacked(secret, _MAX_INLINE_INFLATED_BYTES)
-    return await workers.run(_unpacked, workers, secret)
+            return releases.unpacked(secret, MAX_INLINE_BYTES)
+    with _unpackable():
+        return await workers.run(releases.for_responses, secret)
 
 
-def _unpacked(workers: Workers, secret: Mapping[str, Any]) -> Stored:
-    """Runs in a worker. Raises `BadRelease`."""
+@contextlib.contextmanager
+def _unpackable() -> Iterator[None]:
+    """Raises `BadRelease` for a stored release that a worker could not unpack."""
     try:
-        return releases.unpacked(secret, _MAX_THREAD_INFLATED_BYTES)
-    except TooLarge:
-        return workers.isolated(releases.without_chart_files, secret)
-
-
-def _read(workers: Workers, secrets_: list[Mapping[str, Any]], wanted: set[str]) -> dict[str, ListRow]:
-    """Runs in a worker: the rows of the wanted Secrets that are releases."""
-    rows = {}
-    for secret in secrets_:
-        for revision in releases.revisions([secret]):
-            if revision.version in wanted:
-                with contextlib.suppress(BadRelease):  # it is read alone later, and logged
-                    rows[revision.version] = releases.list_row(_unpacked(workers, secret))
-    return rows
+        yield
+    except Unprocessable as problem:
+        if problem.code != releases.BAD_RELEASE:
+            raise
+        raise BadRelease(problem.message) from None
 
 
 def secrets(namespace: str) -> str:
@@ -204,7 +188,7 @@ class Native:
     async def all_rows(self, selector: str | None = None) -> list[ListRow]:
         """The newest revision of each release of all namespaces, sorted by namespace and name."""
         items = await self.cluster.metadata("/api/v1/secrets", releases.SELECTOR)
-        briefs = await self.cluster.workers.run(releases.briefs, items)
+        briefs = await self.cluster.workers.run_if(len(items) > _MAX_INLINE_ITEMS, releases.briefs, items)
         if selector is not None:
             selected = releases.selected(items, selector)
             briefs = [brief for brief in briefs if (brief.namespace, brief.name) in selected]
@@ -252,11 +236,9 @@ class Native:
         """The objects of a revision's manifest."""
         manifest = releases.manifest(await self.stored(namespace, name, revision))
         try:
-            if len(manifest) > _MAX_INLINE_BYTES // 8:
-                return await self.cluster.workers.run(named, manifest)
-            return named(manifest)
-        except ValueError as error:
-            raise Upstream(f"release {name}: {error}") from None
+            return await self.cluster.workers.run_if(len(manifest) > MAX_INLINE_YAML_BYTES, named, manifest)
+        except Invalid as problem:
+            raise Upstream(f"release {name}: {problem.message}") from None
 
     async def mark_failed(self, change: Change, description: str) -> bool:
         """Marks a release's newest revision as failed if the change left it pending; returns whether it did."""
@@ -264,9 +246,9 @@ class Native:
             secret = await self._newest_secret(change.namespace, change.name)
             if secret is None:
                 return False
-            now, workers = self.cluster.clock.now() / 1_000_000, self.cluster.workers
-            with _bad_release(change.name):
-                marked = await workers.run(workers.isolated, releases.marked_failed, secret, change, description, now)
+            now = self.cluster.clock.now() / 1_000_000
+            with _bad_release(change.name), _unpackable():
+                marked = await self.cluster.workers.run(releases.marked_failed, secret, change, description, now)
             if marked is None:
                 return False
             path = f"{secrets(change.namespace)}/{quote(secret['metadata']['name'], safe='')}"
