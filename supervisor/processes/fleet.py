@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import Factory, asdict, evolve, frozen
 
-from models.errors import Failed, Invalid, NotFound, Problem
+from models.errors import Conflict, Failed, Invalid, NotFound, Problem
 from models.supervision.process import (
     IDLE,
     UP,
@@ -105,7 +105,10 @@ class Fleet:
         return [file for process in self._processes.values() for file in process.log_files()]
 
     async def start(self, name: str) -> str:
-        """Starts one process after its dependencies. Raises `Invalid` (for an unknown name too), `Failed`."""
+        """Starts one process after its dependencies.
+
+        Raises `Invalid` (for an unknown name too), `Failed`, and `Conflict` where a stop came after the request.
+        """
         try:
             process = self.get(name)
         except NotFound as problem:
@@ -177,7 +180,7 @@ class Fleet:
         try:
             return await work
         except StartCalledOff as problem:
-            raise Failed(problem.message, problem.code) from None
+            raise Conflict(problem.message, problem.code) from None
         finally:
             await self._context.event_writer.ensure_stored()
 

@@ -86,7 +86,7 @@ def test_group_commands_reach_a_process_that_waits_for_its_dependency(serve: Ser
     start = Call(lambda: server.do("start", "web"))
     wait_for(lambda: server.get("/api/v1/processes/details?select=web").json[0]["waitingFor"] == "dependency")
     call = Call(lambda: server.post(f"/api/v1/processes/group/{verb}"))
-    assert start.response.status == 500
+    assert start.response.status == 409
     assert "web was stopped before it started" in start.response.json["message"]
     (server.folder / "well").touch()
     assert call.response.status == 200

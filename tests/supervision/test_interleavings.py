@@ -91,7 +91,7 @@ def is_consistent(result: tuple[Answer, ...], live: int | None, after: int | Non
                 live = one.pids[0]
             case "start" | "restart", 409 if "was stopped while it was starting" in one.message:
                 return True  # its pid is in no response
-            case "start" | "restart", 500 if "was stopped before it started" in one.message:
+            case "start" | "restart", 409 if "was stopped before it started" in one.message:
                 if one.verb == "start":
                     continue
                 return any(

@@ -117,6 +117,10 @@ class StartAttempt:
         """A stop or restart ends the process while it is starting: the state has changed, nothing has failed."""
         self._end_with(Conflict(f"{self._name} was stopped while it was starting", "START_FAILED"))
 
+    def give_up(self, stopped: StartCalledOff) -> None:
+        """A stop overtook the start."""
+        self._end_with(stopped)
+
     def _end_with(self, problem: Problem) -> None:
         self.phase = Phase.DONE
         if not self.outcome.done():

@@ -212,7 +212,7 @@ class Process:
         except StartCalledOff as stopped:  # before the spawn
             self.state.become(Status.STOPPING, wanted=False)
             self.state.become(Status.STOPPED, end=self._context.clock.now())
-            attempt.fail(stopped.message)
+            attempt.give_up(stopped)
         except (HookFailed, SpawnFailed) as problem:
             self._fail_to_start(str(problem))
         except Exception as error:
