@@ -64,12 +64,14 @@ from tornado.httputil import ParseBodyConfig, ParseUrlEncodedConfig, set_parse_b
 
 from handlers.app import SERVICES, Application
 from handlers.control_socket import control_socket
+from handlers.front import Front
 from handlers.http.permissions import chart_access
 from handlers.http.proxy import listens_beyond_loopback
 from handlers.listener import Server, UnfinishedRequests, listen, tls, trim_memory
 from handlers.mcp.handler import check_installed
 from models import VERSION as VERSION
 from models.config import loader
+from models.config.cross_checks import ignored
 from models.config.parsers import closest
 from models.config.settings import BadConfig, Config
 from supervisor.logging import set_up_logging
@@ -109,7 +111,6 @@ log = logging.getLogger("server")
 
 _HEADERS_TIMEOUT_SECONDS = 60.0
 _BODY_TIMEOUT_SECONDS = 600.0
-_SHUTDOWN_MARGIN_SECONDS = 30.0  # for helm processes and the stores, in addition to `shutdown_timeout`
 _MAX_FORM_ARGUMENTS = 2**16  # handlers/http/head_limit.py has the limit: Tornado's own 400 has no body
 
 
@@ -226,13 +227,12 @@ def main(argv: list[str] | None = None) -> int:
 
 async def serve(settings: Config, arguments: argparse.Namespace) -> None:
     """Runs until SIGTERM or SIGINT. Raises `CannotStart`."""
-    for line in (*loader.misspelt(os.environ), *loader.ignored(settings)):
+    for line in (*loader.misspelt(os.environ), *ignored(settings)):
         log.warning("%s", line)
     set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MAX_FORM_ARGUMENTS)))
     check_installed(settings)
     context, sockets = tls(settings), listen(settings, arguments.systemd_sockets)
     port = sockets[0].getsockname()[1] if sockets else settings.server.port
-    servers: list[Server] = []
     try:
         async with open_services(settings, lambda: read_config(arguments), port) as services:
             application = Application(services)
@@ -248,18 +248,12 @@ async def serve(settings: Config, arguments: argparse.Namespace) -> None:
                 services.start_marked()
                 services.systemd.ready()
                 services.systemd.watch(services.supervision.summary)
+                services.front = Front(application, servers)
                 await stop_requested.wait()
                 log.info("stopping")
-                services.systemd.stopping(settings.server.shutdown_timeout + _SHUTDOWN_MARGIN_SECONDS)
-                for server in servers:
-                    server.stop()
-            application.streams.close()
-            await application.tools.close()
     finally:
         for listening in sockets:
             listening.close()
-    for server in servers:
-        await server.close_all_connections()
     log.info("stopped")
 
 

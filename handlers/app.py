@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import tornado.web
 from attrs import evolve
@@ -179,6 +180,8 @@ class Application(tornado.web.Application):
         services.supervision.notices.published.subscribe(notice_stream.publish)
         runs = Runs(services.tracker, services.clock)
         services.tracker.updates.subscribe(runs.publish)
+        self.answering: WeakSet[Base] = WeakSet()
+        """The requests that are not answered yet."""
         self.tools = mcp.Tools(self, services, self.served)
         arguments = {"services": services, "service": SUPERVISION, "streams": self.streams}
         super().__init__(
@@ -203,6 +206,7 @@ class Application(tornado.web.Application):
             runs=runs,
             live=live.Live(services, self.streams, runs),
             tools=self.tools,
+            answering=self.answering,
             notice_stream=notice_stream,
             stream_credentials=StreamCredentials(services.accounts),
         )

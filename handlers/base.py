@@ -104,6 +104,7 @@ class Base(CompressingHandler):
         self.service = service
         self.streams = streams
         self.caller = caller
+        self.settings["answering"].add(self)
         if caller.has_expired_session:
             self.clear_cookie(session_cookie(services))
 
@@ -146,7 +147,13 @@ class Base(CompressingHandler):
         """The bytes of an unfinished body in memory, for a handler that streams its body."""
         return 0
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether the whole request has been received."""
+        return True
+
     def on_finish(self) -> None:
+        self.settings["answering"].discard(self)
         if (connection := connection_of(self.request)) is not None:
             connection.on_expired = None  # the next request's head is awaited
 

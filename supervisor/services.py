@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import peewee
 from attrs import evolve
@@ -29,7 +29,7 @@ from models.supervision.tables import database, fact
 from models.tracker.runs.run_events import RunUpdate
 from models.tracker.tables import reports
 from supervisor.accounts.logins import Accounts
-from supervisor.charts.service import Charts, Choose
+from supervisor.charts.service import LONGEST_HELM_STOP_SECONDS, Charts, Choose
 from supervisor.clock import Clock
 from supervisor.maintenance import INTERVAL_SECONDS, Maintenance
 from supervisor.processes.fleet import Reload
@@ -52,6 +52,14 @@ log = logging.getLogger("server")
 
 Result = TypeVar("Result")
 
+ANSWER_SECONDS = 5.0
+"""How long a stop waits for responses after all jobs and processes have ended."""
+QUERY_SECONDS = 1.0
+"""How long a stop waits after that for the 503 of longer queries, which it ends."""
+KILL_SECONDS = 5.0
+"""For processes and uploads that are killed at the end of `server.shutdown-timeout`."""
+FLUSH_SECONDS = 5.0
+"""For what is stored at the end."""
 _PRUNE_SECONDS = 600.0
 _WORKERS = 4
 _WORKERS_WITH_REMOTE_STORE = 12
@@ -86,8 +94,30 @@ def lock_data_dir(path: Path) -> int:
     return handle
 
 
+class Front(Protocol):
+    """What clients see. `handlers/front.py` has it."""
+
+    async def refuse(self) -> None:
+        """Accepts no connection any more, and ends streams."""
+
+    async def answer(self, seconds: float) -> None:
+        """Waits until the requests in progress are answered, at most so long."""
+
+    async def close(self) -> None:
+        """Closes all connections."""
+
+
+def longest_stop(config: Config) -> float:
+    """The seconds that a stop takes at most, unless the disk stalls."""
+    jobs = max(config.server.shutdown_timeout + KILL_SECONDS, LONGEST_HELM_STOP_SECONDS)
+    return jobs + ANSWER_SECONDS + QUERY_SECONDS + FLUSH_SECONDS
+
+
 class Services:
     """Everything that lives as long as the server. `open_services` makes it, whole, and closes it."""
+
+    front: Front | None = None
+    """What clients see, once the server listens."""
 
     def __init__(
         self,
@@ -162,21 +192,55 @@ class Services:
         if self.config.supervisor.auto_start:
             self._tasks.start(self.supervision.fleet.start_marked(), "auto-start")
 
+    # The stop, in five steps; docs/operations.md states the time of each, `longest_stop` that of all.
+
     async def _stop(self) -> None:
-        """Stops or leaves the processes, then stores the remaining changes."""
-        context, end = self.supervision.context, time.monotonic() + self.config.server.shutdown_timeout
-        context.closing = True
+        end = time.monotonic() + self.config.server.shutdown_timeout
+        self.systemd.stopping(longest_stop(self.config))
+        await self._refuse()
+        await self._end_jobs_and_processes()
+        await self._answer()
+        await self._flush(end)
+        await self._close()
+
+    async def _refuse(self) -> None:
+        """Requests are 503 from now on, and nothing begins by itself."""
+        self.supervision.context.closing = True
+        if self.front is not None:
+            await self.front.refuse()
         self.supervision.scheduler.close()
         self._tasks.cancel()
         self.maintenance.close()
-        await self.supervision.stop(end)
-        await self.tracker.close(seconds_until(end))
-        await self.accounts.close()
-        await self.charts.close()
+
+    async def _end_jobs_and_processes(self) -> None:
+        """Ends uploads, reads of charts, helm and the processes; none waits for another."""
+        jobs = self.tracker.end_jobs(self.config.server.shutdown_timeout), self.charts.end_jobs()
+        for outcome in await asyncio.gather(self.supervision.end_processes(), *jobs, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.error("during the stop: %s", outcome, exc_info=outcome)
         if not self.supervision.leaves_processes:
-            await context.orphans.end_remaining()
+            await self.supervision.context.orphans.end_remaining()
+
+    async def _answer(self) -> None:
+        """Responses in progress are sent; queries that take longer end."""
+        if self.front is not None:
+            await self.front.answer(ANSWER_SECONDS)
+            reports.end_queries()
+            catalogue.end_queries()
+            await self.front.answer(QUERY_SECONDS)
+
+    async def _flush(self, end: float) -> None:
+        """Stores what is not stored yet, at most until the monotonic time `end` or a second for each store."""
+        await self.supervision.flush(end)
+        await self.accounts.close()
         if self.sharing is not None:
             await self.sharing.close(seconds_until(end))
+
+    async def _close(self) -> None:
+        self.tracker.close()
+        self.charts.close()
+        if self.front is not None:
+            await self.front.close()
         await self.supervision.close()
         self.systemd.close()
 

@@ -162,6 +162,10 @@ class ChartHandler(Base):
         else:
             self.content += chunk
 
+    @property
+    def is_answering(self) -> bool:
+        return self.is_complete
+
     def on_connection_close(self) -> None:
         """The client has left: the operation is cancelled unless it is a change that has begun."""
         super().on_connection_close()

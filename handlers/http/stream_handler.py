@@ -32,6 +32,7 @@ class Streaming(Base):
         self.streams.check(self.caller.is_authenticated)
         dead = f'{session_cookie(self.services)}=""; Max-Age=0; Path=/' if self.caller.has_expired_session else ""
         stream = self.streams.open(self.detach(), self.kind, dead)
+        self.settings["answering"].discard(self)
         if self.caller.credential is not None:
             credentials: StreamCredentials = self.settings["stream_credentials"]
             credentials.add(stream, self.caller.credential)

@@ -118,7 +118,8 @@ async def _charts(settings: Config) -> AsyncIterator[Charts]:
         await charts.start()
         yield charts
     finally:
-        await charts.close()
+        await charts.end_jobs()
+        charts.close()
         children.close()
         catalogue.close()
 

@@ -245,6 +245,7 @@ class Ingest(Base):
 
     permission = POST_REPORTS
     takes_forms = True
+    _is_received = False
     operations: ClassVar = {
         "POST": Operation(
             None, "POST", "/ingest", "Upload test and coverage reports", UploadParts, None, IngestResult, 201,
@@ -292,6 +293,7 @@ class Ingest(Base):
             await self.tracker.ingest.check(self.caller.user, project)
 
     async def post(self) -> None:
+        self._is_received = True
         if self._fault is not None:
             raise self._fault
         await self._pass_on(is_end=True)
@@ -324,7 +326,12 @@ class Ingest(Base):
             self._reading.cancel()
         self._discard()
 
+    @property
+    def is_answering(self) -> bool:
+        return self._is_received
+
     def on_finish(self) -> None:
+        super().on_finish()
         self._discard()
         status = self.get_status()
         outcome = "stored" if status == 201 else "refused" if status < 500 else "failed"

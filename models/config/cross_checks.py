@@ -169,3 +169,10 @@ class CrossChecks:
                 if other != spec.name:
                     why = f"{other} and {spec.name} have the same log file {parsers.shown(path)}"
                     self._fault(f"{PROCESSES}.{spec.template}", f"{why}; write ${{{{ num }}}} in it")
+
+
+def ignored(config: Config) -> list[str]:
+    """A line for each property that is set and has no effect any more."""
+    if config.svc.work.threads is None:
+        return []
+    return ["svc.work.threads is ignored: server.workers.processes is the number of processes that read for charts"]

@@ -209,13 +209,6 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     return [f"{name} in the environment sets no property; did you mean {near}?" for name, near in found if near]
 
 
-def ignored(config: Config) -> list[str]:
-    """A line for each property that is set and has no effect any more."""
-    if config.svc.work.threads is None:
-        return []
-    return ["svc.work.threads is ignored: server.workers.processes is the number of processes that read for charts"]
-
-
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str] | None = None) -> Config:
     """The configuration of the file at `path`, if any, overridden by the environment, then by `overrides`.
 

@@ -83,12 +83,18 @@ class SqliteStore(peewee.SqliteDatabase, Store):
         self.write_lock = FairLock()
         """Orders the writing workers. The loop writes without it, because it never waits."""
         self._worker = threading.local()
+        self._has_ended = False
+
+    def end_queries(self) -> None:
+        """What `run_with_timeout` runs fails from now on, as where the store does not respond."""
+        self._has_ended = True
 
     def open(self, path: Path) -> None:
         """Opens or creates the file for this thread, at its newest version. Other threads connect by themselves.
 
         Raises `peewee.DatabaseError` if it is no database, cannot be opened, or is newer than this program.
         """
+        self._has_ended = False
         path.touch(mode=0o600)
         self.init(str(path), pragmas=_PRAGMAS)
         self.connect()
@@ -194,7 +200,7 @@ class SqliteStore(peewee.SqliteDatabase, Store):
             connection = self.connection()
             connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
             self._worker.end = end = time.monotonic() + seconds
-            connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+            connection.set_progress_handler(lambda: self._has_ended or time.monotonic() > end, _STEPS)
             try:
                 return work()
             except (peewee.OperationalError, sqlite3.OperationalError) as error:  # the latter from a row being fetched
@@ -233,6 +239,11 @@ class Either(peewee.DatabaseProxy):
         if not isinstance(self.obj, SqliteStore):
             self.initialize(SqliteStore(self.steps))
         self.obj.open(path)  # type: ignore[arg-type]
+
+    def end_queries(self) -> None:
+        """As `SqliteStore.end_queries`; those of a database have its own limit of time."""
+        if isinstance(self.obj, SqliteStore):
+            self.obj.end_queries()
 
     def atomic(self, *arguments: Any, **options: Any) -> Any:
         return self.obj.atomic(*arguments, **options)

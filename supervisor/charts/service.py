@@ -24,9 +24,10 @@ from models.charts.repositories import registries
 from models.config.settings import Config
 from models.errors import Denied, Failed, Invalid, Problem, Unauthenticated
 from supervisor.charts.fetcher import Fetcher
+from supervisor.charts.helm import recovery
 from supervisor.charts.helm.recovery import Recovery
 from supervisor.charts.helm.releases import ByHelm
-from supervisor.charts.helm.runner import Bounds
+from supervisor.charts.helm.runner import CHANGE_GRACE_SECONDS, Bounds
 from supervisor.charts.helm.slots import Helm
 from supervisor.charts.hub import Hub
 from supervisor.charts.kube.config import Kube, Place
@@ -119,6 +120,8 @@ class Folders:
                 os.close(handle)
 
 
+LONGEST_HELM_STOP_SECONDS = 2 * CHANGE_GRACE_SECONDS + recovery.CLOSE_SECONDS
+"""A change that ends by SIGTERM without a record gets the time twice: before that signal, and before SIGKILL."""
 _READ_TIMEOUT_SECONDS = 50.0
 _DETECTION_DELAY_SECONDS = 3.0
 """Supervised processes start first."""
@@ -207,14 +210,18 @@ class Charts:
             async with asyncio.timeout(_DETECTION_WAIT_SECONDS):
                 await self.helm.version()
 
-    async def close(self) -> None:
+    async def end_jobs(self) -> None:
+        """Ends reads at once; helm processes that change a release get time to record it."""
         for task in self._tasks:
             task.cancel()
+        await self.workers.end_calls()
         await self.helm.close()
-        await self.recovery.close()
+        await self.recovery.close()  # it reads stored releases
+        await self.workers.close()
+
+    def close(self) -> None:
         self.upgrades.close()
         self.clusters.close()
-        await self.workers.close()
         self.folders.close()
 
     def has_cluster(self, target: Target) -> bool:

@@ -157,8 +157,13 @@ class Workers:
         """Raises `Invalid`, and what `run` raises."""
         return json_value(text) if len(text) <= MAX_INLINE_BYTES else await self.run(json_value, text)
 
+    async def end_calls(self) -> None:
+        """Ends the calls that are under way or wait; they fail with `Unavailable`."""
+        if self._pool is not None:
+            await self._pool.end_jobs()
+
     async def close(self) -> None:
-        """Ends all processes; their calls fail with `Unavailable`."""
+        """As `end_calls`, for all later calls too."""
         if self._pool is not None:
             await self._pool.close()
 

@@ -126,16 +126,16 @@ class Supervision:
             await asyncio.sleep(_PAUSE_SECONDS)
         await self.process_logs.remove_old()
 
-    async def stop(self, end: float) -> None:
-        """Stops or leaves the processes, then writes what is not stored yet, until the monotonic time `end`."""
-        await self._stop_processes()
+    async def flush(self, end: float) -> None:
+        """Writes what is not stored yet, until the monotonic time `end`."""
         if self.event_writer.failing:
             await self.logs.rotate()  # on a full disk this makes room
         if not await self.event_writer.stored_within(seconds_until(end)):
             log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)
         await self.metrics.close(seconds_until(end))
 
-    async def _stop_processes(self) -> None:
+    async def end_processes(self) -> None:
+        """Stops or leaves the processes."""
         try:
             async with asyncio.timeout(self._shutdown_seconds):
                 await self.fleet.close(self.leaves_processes)

@@ -65,9 +65,11 @@ class Tracker:
         tasks.start(self.attachments.watch(), "attachments")
         tasks.start(self.retention.settle(), "completion of runs")
 
-    async def close(self, seconds: float) -> None:
-        """Waits for uploads that are being stored, at most `seconds`."""
+    async def end_jobs(self, seconds: float) -> None:
+        """Ends the uploads; waits for those that are being stored, at most `seconds`."""
         await self.ingest.close(seconds)
+
+    def close(self) -> None:
         self.forges.close()
 
     async def run(self, work: Callable[[], Result]) -> Result:

@@ -63,16 +63,16 @@ class WorkerPool:
         try:
             worker = self._take()
             return await worker.run(job)
-        except Exception:
-            if self._is_closed:
-                raise _stopping() from None
-            raise
         finally:
             self._release(worker)
 
     async def close(self) -> None:
-        """Ends all processes; their jobs fail with `Unavailable`."""
+        """Ends all processes; their jobs, and all later ones, fail with `Unavailable`."""
         self._is_closed = True
+        await self.end_jobs()
+
+    async def end_jobs(self) -> None:
+        """Ends all processes; their jobs, and those that wait, fail with `Unavailable`."""
         for calls in self._waiting.values():
             for granted in calls:
                 if not granted.done():
@@ -82,7 +82,7 @@ class WorkerPool:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        await asyncio.gather(*(worker.end() for worker in list(self._all)))
+        await asyncio.gather(*(worker.stop() for worker in list(self._all)))
 
     async def _acquire(self, caller: str | None) -> None:
         """Waits for the right to use a process. Raises `Unavailable`."""

@@ -69,6 +69,7 @@ class WorkerProcess:
         """How many jobs it has done."""
         self.is_idle = True
         """Whether it waits for a job; not once a job failed in a way that leaves it in doubt."""
+        self._is_stopped = False
         self._channel, other = socket.socketpair()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._stderr = os.memfd_create("worker", os.MFD_CLOEXEC)
@@ -143,6 +144,11 @@ class WorkerProcess:
         self.is_idle = False
         self.child.send(signal.SIGKILL)
 
+    async def stop(self) -> None:
+        """Ends the process and its job, which nobody waits for any more."""
+        self._is_stopped = True
+        await self.end()
+
     async def end(self) -> None:
         """Kills the process and waits until it is gone, so that it writes to no file any more."""
         self.kill()
@@ -176,7 +182,9 @@ class WorkerProcess:
         self.kill()
 
     def _death(self, job: Job[Any], error: BaseException) -> Exception:
-        """The problem of a job whose process died or sent garbage."""
+        """The problem of a job whose process was stopped, died or sent garbage."""
+        if self._is_stopped:
+            return Unavailable("pilothouse is stopping")
         if isinstance(error, protocol.BadMessage):
             log.error("worker process pid %d: %s", self.child.pid, f"it sent {error}")
             return Failed(f"{job.about} could not be read: their worker process failed")

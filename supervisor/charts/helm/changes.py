@@ -17,7 +17,7 @@ from models.charts.helm_args import Version
 from models.charts.refs import ChartRef
 from models.charts.releases import Change, was_not_started
 from models.charts.responses import Release, TestResult
-from models.errors import Failed, Invalid, Problem, TimedOut, Upstream
+from models.errors import Failed, Invalid, Problem, TimedOut, Unavailable, Upstream
 from supervisor.charts.helm.recovery import release_key
 from supervisor.charts.helm.runner import Bounds, Output
 from supervisor.charts.service import Work
@@ -166,7 +166,10 @@ async def _change(
         output = await _run_exclusively(work, namespace, name, arguments, bounds, stdin, None if is_dry_run else change)
         if not output.ok:
             stdout = output.stdout[:_MAX_STDOUT_BYTES].decode("utf-8", "replace")
-            raise helm_errors.problem_from_output(output.stderr, stdout)
+            problem = helm_errors.problem_from_output(output.stderr, stdout)
+            if work.charts.helm.runner.is_closed:
+                raise Unavailable(f"pilothouse is stopping, and has ended the change: {problem.message}")
+            raise problem
     except Problem as problem:
         stderr = output.stderr if output is not None else ""
         if how := helm_errors.undone_by(stderr):

@@ -32,7 +32,7 @@ log = logging.getLogger("charts")
 
 _SERVER_KILLED = "the server that had begun it was killed"
 _POLL_SECONDS = 0.2
-_CLOSE_TIMEOUT_SECONDS = 10.0
+CLOSE_SECONDS = 10.0
 
 Exclusive = Callable[..., contextlib.AbstractAsyncContextManager[None]]
 
@@ -181,7 +181,7 @@ class Recovery:
     async def close(self) -> None:
         """Waits briefly for recoveries in progress, after all helm processes have ended."""
         if self._running:
-            await asyncio.wait(self._running, timeout=_CLOSE_TIMEOUT_SECONDS)
+            await asyncio.wait(self._running, timeout=CLOSE_SECONDS)
 
 
 def _open_private(path: str, flags: int) -> int:

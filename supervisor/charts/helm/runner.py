@@ -125,6 +125,11 @@ class Runner:
         self.ended["ok" if exit == Exit() else "failed"] += 1
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the server stops."""
+        return self._is_closed
+
+    @property
     def running(self) -> int:
         return len(self._running)
 
