@@ -15,15 +15,17 @@ from tornado.routing import PathMatches
 from tornado.web import Application
 
 from handlers.base import Base
+from handlers.charts.operations import helm_caller
 from handlers.http.permissions import USE_TOOLS
 from handlers.mcp import bridge
 from handlers.mcp.bridge import Exchange
 from handlers.mcp.derived_tools import tools_of
 from handlers.mcp.toolbox import Selection, Toolbox, ToolCaller
 from handlers.routing import Route, Service
+from models.charts.tool_messages import Kind, SmallMessage, shortened
 from models.config.settings import Config
 from models.errors import NotFound, Unavailable, WrongMethod
-from models.json_format import check_structure
+from models.json_format import SMALL_BODY_BYTES
 from supervisor.services import CannotStart, Services
 
 if TYPE_CHECKING:
@@ -89,9 +91,15 @@ class Tools:
         selection = Selection.of_query(
             handler.get_query_argument("toolsets", None), handler.get_query_argument("readonly", None)
         )
-        tool_caller = ToolCaller(caller, send, lambda callback: exchange.on_disconnect(callback), selection)
+        tool_caller = ToolCaller(
+            caller, send, lambda callback: exchange.on_disconnect(callback), selection, handler.message
+        )
         exchange = Exchange(handler, handler.prefix, {"pilothouse.caller": tool_caller})
         return exchange
+
+    def large_arguments(self) -> Mapping[str, Mapping[str, Kind]]:
+        """The arguments that may be large, by tool."""
+        return self._toolbox.large_arguments()
 
     async def _created(self) -> HttpTransports:
         async with self._creating:
@@ -126,6 +134,8 @@ class ToolHandler(Base):
     transports: ClassVar[Mapping[str, str]] = {}
     """By method, the transport of `HttpTransports` that answers."""
     exchange: Exchange | None = None
+    message: SmallMessage | None = None
+    _shortening: asyncio.Future[SmallMessage] | None = None
 
     def prepare(self) -> None:
         if not self.transports:
@@ -139,11 +149,25 @@ class ToolHandler(Base):
         return (*self.transports, *(["HEAD"] if "GET" in self.transports else []), "OPTIONS")
 
     async def get(self) -> None:
-        check_structure(self.request.body)
         tools: Tools = self.settings["tools"]
+        if len(self.request.body) > SMALL_BODY_BYTES:
+            self.message = await self._shortened(tools.large_arguments())
+            self.request.body = self.message.body
         await tools.serve(self, self.transports[self.request.method or ""])
 
     post = put = delete = get
+
+    async def _shortened(self, kinds: Mapping[str, Mapping[str, Kind]]) -> SmallMessage:
+        """A large message without what may be large, read in a worker process. Raises as `Workers.run`."""
+        with self.charts.helm.called_by(helm_caller(self.caller)):
+            work = self.charts.workers.run(shortened, self.request.body, kinds)
+            self._shortening = asyncio.ensure_future(work)
+        try:
+            return await self._shortening
+        except asyncio.CancelledError:
+            if not self._shortening.cancelled():
+                raise
+            raise Unavailable("the client has disconnected") from None
 
     def options(self, *arguments: str) -> None:
         super().options()
@@ -155,6 +179,8 @@ class ToolHandler(Base):
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
+        if self._shortening is not None:
+            self._shortening.cancel()
         if self.exchange is not None:
             self.exchange.disconnect()
 

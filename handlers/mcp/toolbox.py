@@ -7,8 +7,6 @@ and the same error messages as REST.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,9 +22,11 @@ from handlers.http.permissions import READ_CLUSTER, admit, check_changes_open, c
 from handlers.mcp import project_names, results
 from handlers.mcp.derived_tools import Forwarded, Tool, toolset_of
 from handlers.mcp.results import Result
+from models.charts.helm_args import EncodedValues
+from models.charts.tool_messages import Kind, SmallMessage, check_size, decoded_file
 from models.config.parsers import TOOLSETS
 from models.config.settings import Config
-from models.errors import Denied, Failed, Invalid, NotFound, Problem, TooLarge, Unavailable
+from models.errors import Denied, Failed, Invalid, NotFound, Problem, Unavailable
 from models.inputs import check_arguments, read_arguments
 from models.json_format import check_text
 from supervisor.charts.service import Charts, Work
@@ -35,7 +35,6 @@ log = logging.getLogger("tools")
 
 Value = TypeVar("Value")
 
-_MAX_ARGUMENTS_BYTES = 1024 * 1024
 MAX_WAITING_CALLS = 50
 _INTERNAL_ERROR = "internal error; the log has details"
 
@@ -77,6 +76,21 @@ class ToolCaller:
     on_disconnect: Callable[[Callable[[], object]], object] = lambda _: None
     """Registers a callback for the moment the client disconnects."""
     selection: Selection = Selection()
+    moved: SmallMessage | None = None
+    """What was taken out of the message."""
+
+    def restored(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments with what was taken out of them: values are encoded, files are bytes. Raises `Invalid`."""
+        message = self.moved
+        if message is None:
+            return arguments
+        given = dict(arguments)
+        for name, moved in message.moved.items():
+            if given.get(name) in (message.mark, {message.mark: True}):
+                if moved.fault:
+                    raise Invalid(moved.fault)
+                given[name] = moved.data if moved.kind == "file" else EncodedValues(moved.data)
+        return given
 
 
 class Toolbox:
@@ -103,6 +117,15 @@ class Toolbox:
         if tool is None or reason is not None:
             raise NotFound(f"there is no tool {name[:100]}" + (f": {reason}" if reason is not None else ""))
         return tool
+
+    def large_arguments(self) -> dict[str, dict[str, Kind]]:
+        """The arguments that may be large, by tool: values and archives of charts."""
+        found: dict[str, dict[str, Kind]] = {}
+        for tool in self._tools.values():
+            if isinstance(tool.action, ChartOperation):
+                files: dict[str, Kind] = {one.json_name: "file" for one in tool.action.inputs if one.source == "file"}
+                found[tool.name] = files | ({"values": "values"} if tool.action.has_values else {})
+        return found
 
     def schema(self, name: str) -> Mapping[str, Any] | None:
         """Returns the JSON Schema of a tool's arguments."""
@@ -146,6 +169,8 @@ class Toolbox:
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
         """Calls a tool. A change that has begun continues when the client disconnects."""
+        if caller.moved is not None and caller.moved.refusal:
+            return results.failed(caller.moved.refusal)
         try:
             if isinstance(tool.action, Forwarded) or self._config().svc.rest.unknown_fields == "REFUSE":
                 check_arguments(tool.arguments, arguments)
@@ -179,7 +204,7 @@ class Toolbox:
         work.caller = helm_caller(caller.caller) if caller.caller is not None else None
         work.has_key = caller.caller is None or caller.caller.has_chart_key
         operation = tool.action.as_text()
-        task = asyncio.create_task(_reported(tool, self._operate(operation, work, arguments)), name=tool.name)
+        task = asyncio.create_task(_reported(tool, self._operate(operation, work, arguments, caller)), name=tool.name)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -195,10 +220,12 @@ class Toolbox:
             raise
         return results.failed("the client has disconnected") if task.cancelled() else task.result()
 
-    async def _operate(self, operation: ChartOperation, work: Work, arguments: Mapping[str, Any]) -> Result:
+    async def _operate(
+        self, operation: ChartOperation, work: Work, arguments: Mapping[str, Any], caller: ToolCaller
+    ) -> Result:
         async def read_request() -> Any:
             try:
-                given = await self._in_worker(lambda: _with_files(operation, work, arguments))
+                given = await self._in_worker(lambda: _with_files(operation, work, caller.restored(arguments)))
             except OSError as error:
                 raise Failed(f"the request could not be stored: {error.strerror}") from None
             return read_arguments(operation.request_type, given)
@@ -210,7 +237,7 @@ class Toolbox:
         return result
 
     async def _forward(self, request: Forwarded, arguments: Mapping[str, Any], send: SendRequest) -> Result:
-        await self._in_worker(lambda: _check_size(arguments))
+        await self._in_worker(lambda: check_size(arguments))
         check_text(arguments)
         given = {name: value for name, value in arguments.items() if value is not None}
         if request.has_project:
@@ -258,11 +285,11 @@ def _with_files(operation: ChartOperation, work: Work, arguments: Mapping[str, A
         for field in operation.inputs
         if field.source == "file" and field.json_name in given
     }
-    _check_size(given)
+    check_size(given)
     for field, value in files.items():
         if value is not None:
             file = work.subfolder("given") / field.name
-            file.write_bytes(_decode_file(field.json_name, value))
+            file.write_bytes(value if isinstance(value, bytes) else decoded_file(field.json_name, value))
             given[field.json_name] = file
     return given
 
@@ -274,27 +301,6 @@ def _cursor(value: Any) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
     raise Invalid("cursor: must be the nextCursor of the page before")
-
-
-def _check_size(arguments: Mapping[str, Any]) -> None:
-    """Applies the limits of a REST body to arguments. Raises `Invalid`, `TooLarge`."""
-    try:
-        size = len(json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace"))
-    except RecursionError:
-        raise Invalid("the body is nested too deeply") from None
-    except ValueError:
-        raise Invalid("the body has a number that is not finite or too large") from None
-    if size > _MAX_ARGUMENTS_BYTES:
-        raise TooLarge(f"the body is larger than {_MAX_ARGUMENTS_BYTES} bytes")
-
-
-def _decode_file(name: str, value: Any) -> bytes:
-    try:
-        if isinstance(value, str):
-            return base64.b64decode("".join(value.split()), validate=True)
-    except (binascii.Error, ValueError):
-        pass
-    raise Invalid(f"{name}: must be a file as base64")
 
 
 def _query_text(value: Any) -> str:

@@ -153,6 +153,8 @@ async def charts(lab: Lab, one: Agent) -> None:
     shown = await one.endpoints("helm_show_all", **old)
     assert shown == lab.server.get(f"{API}/charts/show?chartRef=lab/tint&version=0.1.0").text
     assert "colour: " in await one.endpoints("helm_template", **old, values={"colour": "blue"})
+    long = "x" * 100_000
+    assert long in await one.endpoints("helm_template", **old, values={"colour": long})
     assert (await one.json_of("helm_lint", **old))["ok"]
     assert (await one.file("helm_create", name="fresh")).startswith(b"\x1f\x8b")
     assert (await one.json_of("helm_search_repo", keyword="tin"))[0]["name"] == "lab/tint"

@@ -157,6 +157,20 @@ def test_a_message_that_is_too_large_is_refused(server: Server) -> None:
     assert server.ask("POST", "/mcp", b" " * (large - 1), HEAD).status == 400
 
 
+@pytest.mark.parametrize("path", ["/mcp", "/sse/messages"])
+def test_a_message_is_small_besides_values_and_archives_of_charts(server: Server, path: str) -> None:
+    def call(tool: str, **arguments: Any) -> Answer:
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+        return server.ask("POST", path, json.dumps(message).encode(), HEAD)
+
+    large = server.ask("POST", path, json.dumps({**HELLO, "id": "x" * 70_000}).encode(), HEAD)
+    assert large.status == 413
+    assert "65536 bytes besides the values and archive of a chart" in large.text
+    assert call("process_info", name="x" * 70_000).status != 413
+    assert call("helm_template", chartRef="a/b", values={"a": "x" * 70_000}).status != 413
+    assert call("helm_template", chartRef="a/b", values={"a": [[]] * 60_000}).status == 413
+
+
 def test_an_invalid_message_is_reported_without_a_traceback(serve: Serve) -> None:
     server = serve(svc=KUBE)
     assert server.ask("POST", "/mcp", b"{", HEAD).status == 400
