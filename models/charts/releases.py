@@ -129,10 +129,10 @@ def for_responses(secret: Mapping[str, Any]) -> Stored:
         raise Unprocessable(str(bad), BAD_RELEASE) from None
 
 
-def rows_of(secrets: Iterable[Mapping[str, Any]], wanted: Collection[str]) -> dict[str, ListRow]:
+def rows_of_list(answer: Mapping[str, Any], wanted: Collection[str]) -> dict[str, ListRow]:
     """The rows of the wanted revisions (their versions) in a list of Secrets; one that is no release is left out."""
     rows = {}
-    for secret in secrets:
+    for secret in list_of(answer, "items"):
         for revision in revisions([secret]):
             if revision.version in wanted:
                 with contextlib.suppress(BadRelease):
@@ -332,6 +332,11 @@ def briefs(items: Iterable[Mapping[str, Any]]) -> list[Brief]:
     """The newest revision of each release in a list of Secrets' metadata, sorted by namespace and name."""
     newest = sorted(_newest(items).items(), key=itemgetter(0))
     return [Brief(namespace, revision, _updated(metadata)) for (namespace, _), (revision, metadata) in newest]
+
+
+def briefs_of_list(answer: Mapping[str, Any]) -> list[Brief]:
+    """As `briefs`, of the answer of an API server."""
+    return briefs(list_of(answer, "items"))
 
 
 def _newest(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[Revision, Mapping[str, Any]]]:

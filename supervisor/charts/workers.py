@@ -13,13 +13,14 @@ import itertools
 import pickle
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import attrs
 from attrs import define
 
+from models.charts.releases import rows_of_list
 from models.config.settings import Work as Settings
 from models.errors import Unavailable, Unprocessable
 from models.json_format import json_value
@@ -30,6 +31,9 @@ from supervisor.workers.process import Job
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
+"""A function with its arguments."""
+
 MAX_INLINE_BYTES = 64 * 1024
 """Longer documents are read in a worker process."""
 MAX_INLINE_YAML_BYTES = 4 * 1024
@@ -45,6 +49,10 @@ class Folders(Protocol):
     """Where the files of calls are."""
 
     def place(self, name: str) -> Path: ...
+
+
+_INFLATING: Collection[Callable[..., Any]] = (rows_of_list,)
+"""Functions that inflate what they read: short texts are not small for them."""
 
 
 @define
@@ -107,7 +115,14 @@ class Workers:
         """As `run`, with another limit of CPU time. One beyond 20 s holds instead of `svc.work.timeout`, too."""
         if self._pool is None or self._folders is None:
             return function(*arguments, **options)
-        if self._pool.waiting >= self.settings.queue:
+        result: Result = await self._limited(
+            self._pool, cpu_seconds, answers.result_type(function), (function, arguments, options)
+        )
+        return result
+
+    async def _limited(self, pool: WorkerPool, cpu_seconds: int, expected: Any, call: Call) -> Any:
+        """The result of a call, of the `expected` type, within the time of its request."""
+        if pool.waiting >= self.settings.queue:
             raise Unavailable("too much work is waiting (svc.work.queue)")
         began, limit = time.monotonic(), f"{self.settings.timeout:g} s (svc.work.timeout)"
         allowance = _allowance.get() or _Allowance(self.settings.timeout)
@@ -116,20 +131,19 @@ class Workers:
         timeout = asyncio.timeout(max(0, allowance.seconds))
         try:
             async with timeout:
-                result: Result = await self._called(self._pool, cpu_seconds, (function, arguments, options))
+                return await self._called(pool, cpu_seconds, expected, call)
         except TimeoutError:
             if not timeout.expired():
                 raise
             raise Unprocessable(f"the work took longer than {limit}") from None
         finally:
             allowance.seconds -= time.monotonic() - began
-        return result
 
-    async def _called(self, pool: WorkerPool, cpu_seconds: int, call: tuple[Callable[..., Any], Any, Any]) -> Any:
-        """The result of a call. Its folder exists only while it has files."""
+    async def _called(self, pool: WorkerPool, cpu_seconds: int, expected: Any, call: Call) -> Any:
+        """As `_limited`, without a limit of time. The folder of a call exists only while it has files."""
         assert self._folders is not None
         folder = self._folders.place(f"call-{next(self._numbers)}")
-        has_files, expected = not _is_small(call[1:]), answers.result_type(call[0])
+        has_files = not _is_small(call[1:])
 
         async def read(answer: Any) -> Any:
             nonlocal has_files
@@ -156,6 +170,14 @@ class Workers:
     async def parse_json(self, text: bytes | str) -> Any:
         """Raises `Invalid`, and what `run` raises."""
         return json_value(text) if len(text) <= MAX_INLINE_BYTES else await self.run(json_value, text)
+
+    async def read_json(self, text: bytes, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Applies a function to the value of JSON, of large JSON in a worker. Raises `Invalid`, and as `run`."""
+        if self._pool is None or (len(text) <= MAX_INLINE_BYTES and function not in _INFLATING):
+            return function(json_value(text), *arguments)
+        call: Call = calls.on_json, (text, function, arguments), {}
+        result: Result = await self._limited(self._pool, MAX_CPU_SECONDS, answers.result_type(function), call)
+        return result
 
     async def end_calls(self) -> None:
         """Ends the calls that are under way or wait; they fail with `Unavailable`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from attrs import frozen
@@ -20,6 +21,8 @@ from supervisor.charts.workers import Workers
 from supervisor.clock import Clock
 
 log = logging.getLogger("charts")
+
+Result = TypeVar("Result")
 
 OBJECT = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -71,6 +74,11 @@ class Cluster:
 
     async def get(self, path: str, accept: str = OBJECT) -> Any:
         """The object at a path; `None` if it does not exist."""
+        body = await self._body(path, accept)
+        with _json_expected():
+            return None if body is None else await self.workers.parse_json(body)
+
+    async def _body(self, path: str, accept: str) -> bytes | None:
         status, body = await self._get(path, accept)
         if status == 404:
             return None
@@ -78,10 +86,7 @@ class Cluster:
             raise _Expired
         if status != 200:
             raise _refusal(status)
-        try:
-            return await self.workers.parse_json(body)
-        except Invalid:
-            raise Upstream("the cluster did not answer with JSON") from None
+        return body
 
     async def _get(self, path: str, accept: str) -> tuple[int, bytes]:
         """Sends a GET, once more if the connection was lost."""
@@ -129,9 +134,16 @@ class Cluster:
 
     async def cached(self, path: str, selector: str, accept: str) -> list[Mapping[str, Any]]:
         """A list from the API server's cache: fast, but it may be slightly out of date."""
-        query = urlencode({"labelSelector": selector, "resourceVersion": "0"})
-        answer = await self.get(f"{path}?{query}", accept) or {}
+        answer = await self.get(_cached(path, selector), accept) or {}
         return list(answer.get("items") or [])
+
+    async def read_cached(
+        self, path: str, selector: str, accept: str, function: Callable[..., Result], *arguments: Any
+    ) -> Result:
+        """Applies a function to a list as `cached` gets it, of a large one in a worker."""
+        body = await self._body(_cached(path, selector), accept)
+        with _json_expected():
+            return await self.workers.read_json(body if body is not None else b"{}", function, *arguments)
 
     async def kind(self, api_version: str, kind: str) -> Kind | None:
         """The path of a kind, `None` if the cluster lacks it. Cached; a missing kind is looked up again sooner."""
@@ -150,6 +162,18 @@ class Cluster:
             for resource in document.get("resources") or []
             if "/" not in resource["name"]
         }
+
+
+def _cached(path: str, selector: str) -> str:
+    return f"{path}?{urlencode({'labelSelector': selector, 'resourceVersion': '0'})}"
+
+
+@contextlib.contextmanager
+def _json_expected() -> Iterator[None]:
+    try:
+        yield
+    except Invalid:
+        raise Upstream("the cluster did not answer with JSON") from None
 
 
 def _refusal(status: int) -> Problem:

@@ -57,8 +57,8 @@ class Rows:
 
     async def everywhere(self) -> list[Brief]:
         """The newest revision of each release of all namespaces, from the API server's cache."""
-        items = await self.cluster.cached("/api/v1/secrets", releases.SELECTOR, METADATA_LIST)
-        return await self.cluster.workers.run_if(len(items) > _MAX_INLINE_ITEMS, releases.briefs, items)
+        path = "/api/v1/secrets"
+        return await self.cluster.read_cached(path, releases.SELECTOR, METADATA_LIST, releases.briefs_of_list)
 
     async def described(self, briefs: list[Brief]) -> list[ListRow]:
         """The list rows of these releases; a release that is gone is described by its labels."""
@@ -109,8 +109,9 @@ class Rows:
         wanted = {revision.version: revision for revision in revisions}
         if len(revisions) > 1:
             selector = f"{_NOT_SUPERSEDED},name in ({','.join(revision.release for revision in revisions)})"
-            secrets_ = await self.cluster.cached(secrets(namespace), selector, OBJECT)
-            self._rows.update(await self.cluster.workers.run(releases.rows_of, secrets_, set(wanted)))
+            path = secrets(namespace)
+            rows = await self.cluster.read_cached(path, selector, OBJECT, releases.rows_of_list, set(wanted))
+            self._rows.update(rows)
         for version in wanted.keys() - self._rows.keys():
             await self._read_one(namespace, wanted[version])
 
