@@ -105,7 +105,7 @@ def render_rows(page: Base, statuses: Sequence[ProjectStatus], trends: Mapping[i
         shown = project.id, project.name, project.visibility, status.health, status.reason
         trend = tuple(trends.get(status.run.id, ())) if status.run else ()
         return cache.get(
-            ("project", page.prefix, change, *shown, status.run, status.newest, status.since, trend),
+            ("project", page.prefix, change, *shown, status.run, status.newest, status.failing, trend),
             lambda: page.render_string(
                 "tracker/project_row.html",
                 status=status,

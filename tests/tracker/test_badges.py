@@ -163,3 +163,12 @@ def test_closed_mode_leaves_badges_of_public_projects_open(tmp_path_factory: pyt
         assert server.get(path.format(public.id), Authorization="Bearer plt_wrong").status == 401
         assert server.get(f"/api/v1/projects/{public.id}").status == 401
         assert server.get(f"/projects/{public.id}").status == 302
+
+
+def test_a_base_branch_that_stays_broken_is_named_on_the_badge(server: Server, project: Project) -> None:
+    first = records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, commit_sha="1")
+    assert read_badge(server, project, "pass") == ("tests: 50%", RED)
+    records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, commit_sha="2")
+    words = f"tests: 50%, failing since {first.id} (2 commits)"
+    assert read_badge(server, project, "pass") == (words, RED)
+    assert read_badge(server, project, "pass", "?branch=other") == ("tests: n/a", GREY)

@@ -117,6 +117,26 @@ def test_failing_status_has_the_time_of_the_first_failing_run() -> None:
     assert status_of(project).since == NOW + 2 * SECOND
 
 
+def test_a_base_branch_that_stays_broken_says_since_which_run_and_for_how_many_commits() -> None:
+    project, day = records.create_project("p"), 86_400 * SECOND
+    red, green = {"c.A a": FAILED}, {"c.A a": PASSED}
+    records.create_run(project, red, commit_sha="a", created_at=NOW)
+    records.create_run(project, green, commit_sha="b", created_at=NOW + day)
+    first = records.create_run(project, red, commit_sha="c", created_at=NOW + 2 * day)
+    records.create_run(project, red, commit_sha="d", created_at=NOW + 4 * day)
+    records.create_run(project, red, commit_sha="d", created_at=NOW + 5 * day)
+    last = records.create_run(project, red, commit_sha="e", created_at=NOW + 5 * day)
+    records.create_run(project, green, commit_sha="b", created_at=NOW + 6 * day)
+    records.create_run(project, green, commit_sha="x", head_repo="fork/p", created_at=NOW + 7 * day)
+    found = status_of(project)
+    assert found.run is not None
+    assert found.failing is not None
+    assert found.run.id == last.id, "not the old commit that was run again, and no fork"
+    assert found.failing.text == f"failing since {first.id} (3 days, 3 commits)"
+    records.create_run(project, green, commit_sha="f", created_at=NOW + 8 * day)
+    assert status_of(project).failing is None
+
+
 def test_project_with_only_known_failures_is_failing() -> None:
     project = records.create_project("p")
     for _ in range(2):

@@ -18,7 +18,7 @@ from models.json_format import http_message
 from models.tracker import queries, visibility
 from models.tracker.coverage.file_coverage import line_coverage, pass_rate
 from models.tracker.failures import flaky
-from models.tracker.gate import quality_gate
+from models.tracker.gate import project_status, quality_gate
 from models.tracker.runs.kept_answers import state_of_project
 from models.tracker.tables import Project, Run
 
@@ -62,7 +62,12 @@ def _coverage(project: Project, filter: RunFilter) -> Badge:
 
 def _pass(project: Project, filter: RunFilter) -> Badge:
     runs = filter.runs(project, 1)
-    return _percent("tests", pass_rate(runs[0]) if runs and runs[0].tests > runs[0].skipped else None, 100, 90)
+    badge = _percent("tests", pass_rate(runs[0]) if runs and runs[0].tests > runs[0].skipped else None, 100, 90)
+    if runs and runs[0].status == "FAILED" and runs[0].branch == filter.base_branch:
+        failing = project_status.failing_since([runs[0].id])[runs[0].id]
+        if failing.commits > 1:
+            return Badge(badge.label, f"{badge.value}, {failing.text}", badge.colour)
+    return badge
 
 
 def _flaky(project: Project, filter: RunFilter) -> Badge:

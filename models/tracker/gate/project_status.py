@@ -25,7 +25,8 @@ from models.tracker.visibility import MAX_PROJECTS
 GOOD_COVERAGE = 80.0
 """Percent; below it a project is at risk."""
 
-_FLAG_EXPIRES = 30 * 86_400 * 1_000_000
+_DAY = 86_400 * 1_000_000
+_FLAG_EXPIRES = 30 * _DAY
 
 _COLUMNS = ", ".join(field.name for field in fields(RunSummary))
 _RUNS = f"SELECT {_COLUMNS} FROM run WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608 (constants)
@@ -43,7 +44,7 @@ _OF_FLAGS = """
             WHERE r.project_id = f.project_id AND r.branch = f.branch AND r.flag > f.flag)
         FROM flags f WHERE f.flag IS NOT NULL)
     SELECT (SELECT r.id FROM counted_run r WHERE r.project_id = f.project_id AND r.branch = f.branch AND r.flag = f.flag
-        ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
+        AND r.head_repo IS NULL ORDER BY r.first_at DESC, r.first_id DESC, r.created_at DESC, r.id DESC LIMIT 1)
     FROM flags f WHERE f.flag IS NOT NULL"""
 _RECENT = """
     SELECT judged.id, r.passed, r.tests - r.skipped, r.line_covered, r.line_missed
@@ -52,14 +53,22 @@ _RECENT = """
         AND x.flag = judged.flag AND x.created_at <= judged.created_at
         ORDER BY x.created_at DESC, x.id DESC LIMIT 20)
     WHERE judged.id IN (SELECT value FROM json_each(?)) ORDER BY r.created_at, r.id"""
-_FIRST_FAILING = """
-    SELECT r.id, coalesce((SELECT b.id FROM counted_run b
-        WHERE b.project_id = r.project_id AND b.branch IS r.branch AND b.flag = r.flag
-        AND b.created_at > coalesce((SELECT g.created_at FROM counted_run g
-            WHERE g.project_id = r.project_id AND g.branch IS r.branch AND g.flag = r.flag AND g.status = 'PASSED'
-            AND g.created_at < r.created_at ORDER BY g.created_at DESC LIMIT 1), -1)
-        ORDER BY b.created_at, b.id LIMIT 1), r.id)
-    FROM run r WHERE r.id IN (SELECT value FROM json_each(?))"""
+# In the order of the commits of the branch, so that a second run of an old commit changes nothing.
+_LIKE_RUN = "{0}.project_id = r.project_id AND {0}.branch IS r.branch AND {0}.flag = r.flag"
+_PLACE = "({0}.first_at, {0}.first_id, {0}.created_at, {0}.id)"
+_FIRST_FAILING = f"""
+    WITH passed AS MATERIALIZED (SELECT r.id AS run, (SELECT g.id FROM counted_run g
+            WHERE {_LIKE_RUN.format("g")} AND g.status = 'PASSED' AND {_PLACE.format("g")} < {_PLACE.format("r")}
+            ORDER BY g.first_at DESC, g.first_id DESC, g.created_at DESC, g.id DESC LIMIT 1) AS id
+        FROM run r WHERE r.id IN (SELECT value FROM json_each(?))),
+    firsts AS MATERIALIZED (SELECT p.run, (SELECT b.id FROM counted_run b WHERE {_LIKE_RUN.format("b")}
+            AND (g.id IS NULL OR {_PLACE.format("b")} > {_PLACE.format("g")})
+            ORDER BY b.first_at, b.first_id, b.created_at, b.id LIMIT 1) AS id
+        FROM passed p JOIN run r ON r.id = p.run LEFT JOIN run g ON g.id = p.id)
+    SELECT r.id, b.id, b.created_at, r.created_at, (SELECT count(*) FROM (SELECT DISTINCT c.first_at, c.first_id
+        FROM counted_run c WHERE {_LIKE_RUN.format("c")} AND {_PLACE.format("c")} >= {_PLACE.format("b")}
+        AND {_PLACE.format("c")} <= {_PLACE.format("r")}) AS commits)
+    FROM firsts f JOIN run r ON r.id = f.run JOIN run b ON b.id = coalesce(f.id, r.id)"""  # noqa: S608 (constants)
 
 
 class Health(Enum):
@@ -72,10 +81,28 @@ class Health(Enum):
 
 
 @frozen
+class FailingSince:
+    """The first of the consecutive failed runs up to a run, and how many commits they are."""
+
+    run_id: int
+    at: int
+    until: int
+    """The time of the last of them."""
+    commits: int
+
+    @property
+    def text(self) -> str:
+        days = (self.until - self.at) // _DAY
+        spans = [f"{days} day{'' if days == 1 else 's'}"] if days > 0 else []
+        spans.append(f"{self.commits} commit{'' if self.commits == 1 else 's'}")
+        return f"failing since {self.run_id} ({', '.join(spans)})"
+
+
+@frozen
 class ProjectStatus:
     """The health of a project and its reason in one line. `run` is judged, `newest` is the newest of any branch.
 
-    `since` is the time of the first of the consecutive failed runs up to `run`; None where `run` did not fail.
+    `failing` is None where `run` did not fail.
     """
 
     project: Project
@@ -84,7 +111,12 @@ class ProjectStatus:
     run: RunSummary | None
     newest: RunSummary | None
     verdict: Verdict | None
-    since: int | None
+    failing: FailingSince | None
+
+    @property
+    def since(self) -> int | None:
+        """The time since which it fails."""
+        return self.failing.at if self.failing else None
 
 
 def visible_to(user: User | None, settings: QualityGate) -> list[ProjectStatus]:
@@ -114,7 +146,7 @@ def of(projects: Sequence[Project], settings: QualityGate) -> list[ProjectStatus
     judged = _judged(projects, newest, settings.base_branch)
     runs = [run for group in judged.values() for run in group]
     verdicts = quality_gate.verdicts(runs, {project.id: project for project in projects}, settings)
-    since = _since([run.id for run in runs if run.status == "FAILED"])
+    since = failing_since([run.id for run in runs if run.status == "FAILED"])
     return [_status(project, newest.get(project.id), judged[project.id], verdicts, since) for project in projects]
 
 
@@ -147,13 +179,12 @@ def _judged(
     return judged
 
 
-def _since(ids: Sequence[int]) -> dict[int, int]:
-    """For each failed run, the time of the first of the consecutive failed runs up to it."""
+def failing_since(ids: Sequence[int]) -> dict[int, FailingSince]:
+    """For each failed run, since when its branch and flag fail, by the results and in the order of the commits."""
     if not ids:
         return {}
     rows = reports.execute_sql(_FIRST_FAILING, (json.dumps(ids),)).fetchall()
-    first = _summaries({first for _, first in rows})
-    return {id: first[first_id].created_at for id, first_id in rows}
+    return {run: FailingSince(first, at, until, commits) for run, first, at, until, commits in rows}
 
 
 def _status(
@@ -161,7 +192,7 @@ def _status(
     newest: RunSummary | None,
     runs: Sequence[RunSummary],
     verdicts: Mapping[int, Verdict],
-    since: Mapping[int, int],
+    since: Mapping[int, FailingSince],
 ) -> ProjectStatus:
     if not runs:
         return ProjectStatus(project, Health.NO_RUNS, "no report has been posted", None, newest, None, None)
