@@ -32,7 +32,7 @@ from models.tracker.coverage.file_coverage import line_coverage, percent
 from models.tracker.files.source_archive import MAX_ARCHIVE_BYTES
 from models.tracker.forges import codeowners
 from models.tracker.forges.forge_links import without_login
-from models.tracker.gate import quality_gate
+from models.tracker.gate import commit_gate
 from models.tracker.reports.upload_folder import FileKind, ReadUpload, Received
 from models.tracker.runs import store as runs
 from models.tracker.runs.store import Stored, Upload
@@ -249,7 +249,7 @@ class Ingest(Base):
     operations: ClassVar = {
         "POST": Operation(
             None, "POST", "/ingest", "Upload test and coverage reports", UploadParts, None, IngestResult, 201,
-            error_statuses=[415, 507], name="ingest",
+            error_statuses=[409, 415, 507], name="ingest",
         )
     }  # fmt: skip
 
@@ -399,6 +399,12 @@ def _finish_text(is_required: bool) -> Callable[[str, Any], Any]:
     return read
 
 
+def _finish_boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid(f"{name} must be true or false")
+    return value
+
+
 @http_message
 class FinishedUploads:
     project: str = body(
@@ -408,18 +414,22 @@ class FinishedUploads:
         "The key of the run", required=True, kind=Kind({"type": "string"}, _finish_text(True), reads_absent=True)
     )
     flag: str | None = body("Its flag", kind=Kind({"type": ["string", "null"]}, _finish_text(False)))
+    partial: bool = body(
+        "Whether fewer uploads than expected are enough", False, kind=Kind({"type": "boolean"}, _finish_boolean)
+    )
 
 
 async def finish_run(handler: Base, request: FinishedUploads) -> FinishedRun:
-    """Marks a run as complete; requires the permission to upload."""
+    """Closes a run; requires the permission to upload."""
+    by = handler.caller.user.username if handler.caller.user else "an anonymous caller"
     user, settings, now = handler.caller.user, handler.config.tracker.quality_gate, handler.clock.now()
 
     def finish() -> FinishedRun:
         with reports.atomic():
             found = visibility.named(user, request.project)
             runs.check_post(user, request.project)
-            run = runs.finish(found, request.run_key, request.flag, now)
-            verdict = quality_gate.verdict(run, found, settings)
+            run = runs.finish(found, request.run_key, request.flag, now, by if request.partial else None)
+            verdict = commit_gate.of_run(run, found, settings).verdict
         return FinishedRun(run.id, state(run), verdict.status, run_path(run))
 
     return await handler.tracker.run(finish)
@@ -427,7 +437,7 @@ async def finish_run(handler: Base, request: FinishedUploads) -> FinishedRun:
 
 OPERATIONS = [
     Operation(
-        None, "POST", "/runs/finish", "Mark a run as complete", FinishedUploads, finish_run, FinishedRun,
+        None, "POST", "/runs/finish", "Close a run: nothing more is expected", FinishedUploads, finish_run, FinishedRun,
         error_statuses=[404], name="run_finish", permission=POST_REPORTS,
     )
 ]  # fmt: skip

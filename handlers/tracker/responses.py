@@ -203,6 +203,16 @@ class FinishedRun:
 
 
 @http_message
+class CommitCoverageInfo:
+    """The union by line over the flags of a commit, carried ones included; `flags` are those with coverage."""
+
+    covered: int
+    missed: int
+    pct: float
+    flags: Sequence[str]
+
+
+@http_message
 class GateVerdict:
     """The quality gate's verdict on the newest matching run."""
 
@@ -222,6 +232,7 @@ class GateVerdict:
     flags: Sequence[FlagInfo]
     baseline: BaselineInfo | None
     """That of `runId`."""
+    coverage: CommitCoverageInfo | None
 
 
 @http_message

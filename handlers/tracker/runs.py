@@ -22,7 +22,7 @@ from handlers.tracker.responses import (
     RunVerdict,
 )
 from models.errors import Invalid
-from models.inputs import ID, ID_TEXT, Kind, free_text, path, query
+from models.inputs import FLAG, ID, ID_TEXT, Kind, free_text, path, query
 from models.json_format import http_message
 from models.paging import cut, decode_cursor, page_after
 from models.tracker import queries, visibility
@@ -72,20 +72,34 @@ async def delete_run(handler: Base, request: RunRequest) -> None:
     await handler.tracker.retention.delete(run.id)
 
 
-async def run_verdict(handler: Base, request: RunRequest) -> object:
-    caller, id = handler.caller, request.id
-    user = caller.user
+@http_message
+class VerdictRequest(RunRequest):
+    commit: bool = query("Whether the verdict is on all flags of the run's commit so far", False, kind=FLAG)
+
+
+async def run_verdict(handler: Base, request: VerdictRequest) -> object:
+    caller, id, of_commit = handler.caller, request.id, request.commit
+    user, settings, now = caller.user, handler.config.tracker.quality_gate, handler.clock.now()
+    late = _late(handler, now)
 
     def readable() -> State:
         if caller.scope == "INGEST":
             store.check_post(user, visibility.run(user, id)[1].name)
-        return state_of_run(user, id)
+        state = state_of_run(user, id)
+        return (*state, now // attempts.MINUTE) if of_commit else state
 
     def judged() -> RunVerdict:
         run, project = visibility.run(user, id)
-        return serializers.run_verdict(run, verdict(run, project, handler.config.tracker.quality_gate))
+        if of_commit:
+            return serializers.run_verdict(run, commit_gate.of_run(run, project, settings, late).verdict)
+        return serializers.run_verdict(run, verdict(run, project, settings))
 
-    return await answer_kept(handler, ("verdict", id), readable, judged)
+    return await answer_kept(handler, ("verdict", id, of_commit), readable, judged)
+
+
+def _late(handler: Base, now: int) -> int:
+    """The time of the last upload after which required flags are no longer waited for."""
+    return now - round(handler.config.tracker.runs.incomplete_after * attempts.MICROSECONDS)
 
 
 async def run_patch(handler: Base, request: LongRunList) -> object:
@@ -154,7 +168,7 @@ async def gate_verdict(handler: Base, request: GateRequest) -> object:
     if commit is None and branch is None:
         raise Invalid("one of commit and branch is required")
     settings, now = handler.config.tracker.quality_gate, handler.clock.now()
-    late = now - round(handler.config.tracker.runs.incomplete_after * attempts.MICROSECONDS)
+    late = _late(handler, now)
 
     def judged() -> GateVerdict:
         project = visibility.named(user, name)
@@ -225,7 +239,7 @@ OPERATIONS = [
         ItemList[ClusterInfo], name="run_clusters",
     ),
     _read(
-        None, "GET", "/runs/{id}/quality-gate", "Get the quality gate's verdict on a run", RunRequest, run_verdict,
+        None, "GET", "/runs/{id}/quality-gate", "Get the quality gate's verdict on a run", VerdictRequest, run_verdict,
         RunVerdict, name="run_verdict", permission=FOLLOW_REPORTS,
     ),
     _read(

@@ -11,6 +11,7 @@ from handlers.tracker.responses import (
     AttemptInfo,
     BaselineInfo,
     CarriedFrom,
+    CommitCoverageInfo,
     ComparisonInfo,
     CoverageInfo,
     FailureInfo,
@@ -116,6 +117,7 @@ def gate_verdict(project: Project, judged: CommitVerdict) -> GateVerdict:
         patch_coverage_pct=percent(judged.patch_covered, judged.patch_missed),
         flags=[_flag(flag) for flag in judged.flags],
         baseline=_baseline(judged.verdict),
+        coverage=copied(CommitCoverageInfo, judged.coverage) if judged.coverage else None,
     )
 
 
@@ -125,7 +127,7 @@ def _flag(flag: FlagStatus) -> FlagInfo:
         flag=flag.flag,
         run_id=run.id if verdict else None,
         state=state(run),
-        passed=verdict.passed if verdict else None,
+        passed=flag.passed,
         line_coverage_pct=flag.coverage,
         carried_from=None if verdict else CarriedFrom(run.id, run.commit_sha, Instant(run.created_at)),
         baseline=_baseline(verdict),

@@ -338,6 +338,26 @@ STEPS.append(
 its project itself: its run may be gone when the trigger runs."""
 
 
+_EXTENSION = "lower(substr(c.path, length(rtrim(c.path, replace(c.path, '.', ''))) + 1))"
+_EXTENSIONS = f"""
+    INSERT INTO covered_extension (project_id, extension, seen_at)
+    SELECT r.project_id, {_EXTENSION}, max(r.created_at) FROM run r JOIN coverage c ON c.run_id = r.id
+    WHERE r.id IN (SELECT max(n.id) FROM run n WHERE n.line_covered IS NOT NULL GROUP BY n.project_id, n.flag)
+    AND {_EXTENSION} NOT LIKE '%/%' GROUP BY r.project_id, {_EXTENSION}"""  # noqa: S608 (constants)
+
+STEPS.append(
+    [
+        "ALTER TABLE run ADD COLUMN partial_by TEXT",
+        "CREATE INDEX report_by_upload ON report (upload_id) WHERE upload_id IS NOT NULL",
+        "CREATE TABLE covered_extension (project_id INTEGER NOT NULL REFERENCES project ON DELETE CASCADE,"
+        " extension TEXT NOT NULL, seen_at INTEGER NOT NULL, PRIMARY KEY (project_id, extension)) WITHOUT ROWID",
+        " ".join(_EXTENSIONS.split()),
+    ]
+)
+"""`partial_by`: who closed a run that expected more uploads, and let that count as complete. `covered_extension`: when
+coverage of the project last had files of this extension."""
+
+
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""
 

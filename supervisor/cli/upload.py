@@ -52,7 +52,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         f"{UNREACHABLE} the server is unreachable or fails, {REFUSED} it refused."
     )
     parser.set_defaults(alone=main)
-    parser.add_argument("verb", nargs="?", choices=["finish"], help="finish: mark the run of the key as complete")
+    parser.add_argument("verb", nargs="?", choices=["finish"], help="finish: close the run of the key")
+    parser.add_argument("--partial", action="store_true", help="finish: fewer uploads than expected are enough")
     parser.add_argument(
         "--url", help="the server (default: PILOTHOUSE_URL, else the one of this machine, as ctl finds it)"
     )
@@ -73,7 +74,10 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     _add_repository_options(parser)
     parser.add_argument("--no-gzip", action="store_true", help="send the files as they are")
-    parser.add_argument("--gate", action="store_true", help="exit with 1 if the quality gate fails")
+    parser.add_argument(
+        "--gate", nargs="?", choices=["commit", "flag"], const="commit",
+        help="exit with 1 if the quality gate fails: for all of the commit so far (commit), or for the flag alone",
+    )  # fmt: skip
     parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds without an answer (120)")
     parser.add_argument(
         "--wait", type=_duration, nargs="?", const=600.0, metavar="S",
@@ -173,7 +177,9 @@ def main(arguments: argparse.Namespace) -> int:
 def _upload(arguments: argparse.Namespace) -> int:
     server = Server(_base_url(arguments.url), _token(arguments.token_file), arguments.timeout, arguments.retry_for)
     if arguments.verb == "finish":
-        return _finish(server, _fields(arguments), arguments.gate)
+        return _finish(server, _fields(arguments), arguments.gate, arguments.partial)
+    if arguments.partial:
+        raise UploadError(USAGE, "--partial belongs to finish")
     if not arguments.junit and not arguments.perf:
         raise UploadError(USAGE, "--junit GLOB or --perf GLOB is needed: a run has test or performance reports")
     files = _files(arguments)
@@ -190,14 +196,16 @@ def _upload(arguments: argparse.Namespace) -> int:
     _print(_summary(run, server.base))
     for warning in run.get("warnings", ()):
         print(f"pilothouse upload: warning: {warning}", file=sys.stderr)
-    status = run["gateStatus"]
-    if arguments.wait is not None and run.get("state") != "COMPLETE":
-        status = _status_when_complete(server, run["runId"], arguments.wait)
+    waits = arguments.wait is not None
+    if waits and run.get("state") == "PENDING":
+        _wait_until_complete(server, run["runId"], arguments.wait)
+    verdict = _verdict(server, run["runId"], arguments.gate) if waits or arguments.gate else None
+    status = verdict["status"] if verdict else run["gateStatus"]
     if arguments.summary is not None:
         _write_summary(server, run, status, arguments.summary)
-    if arguments.wait is None and not arguments.gate:
+    if verdict is None:
         return PASSED
-    for line in _rules(server, run["runId"]):
+    for line in _rules(verdict["rules"]):
         _print(line)
     _print(f"gate: {status}")
     return PASSED if status == "PASSED" else GATE_FAILED
@@ -292,35 +300,43 @@ def _paths_part() -> dict[str, str]:
     return {"paths": paths} if paths.count("\n") <= _MAX_PATHS else {}
 
 
-def _finish(server: Server, fields: Mapping[str, str], gate: bool) -> int:
-    """Marks the run of the key as complete. With `gate` the exit code is the verdict."""
+def _finish(server: Server, fields: Mapping[str, str], gate: str | None, partial: bool) -> int:
+    """Closes the run of the key. With `gate` the exit code is the verdict."""
     if not fields.get("runKey") or fields["runKey"].startswith(_OWN_KEY):
         raise UploadError(USAGE, "finish needs --run-key, or the run of a CI system")
-    body = {"project": fields["project"], "runKey": fields["runKey"], "flag": fields.get("flag")}
+    body = {"project": fields["project"], "runKey": fields["runKey"], "flag": fields.get("flag"), "partial": partial}
     run = server.post_json("/api/v1/runs/finish", body)
-    _print(
-        f"{fields['project']}: run {run['runId']} is complete; gate: {run['gateStatus']}; {server.base}{run['runPath']}"
-    )
-    return GATE_FAILED if gate and run["gateStatus"] != "PASSED" else PASSED
+    state = "complete" if run["state"] == "COMPLETE" else "closed, but not complete"
+    status = _verdict(server, run["runId"], gate)["status"] if gate == "flag" else run["gateStatus"]
+    _print(f"{fields['project']}: run {run['runId']} is {state}; gate: {status}; {server.base}{run['runPath']}")
+    return GATE_FAILED if gate and status != "PASSED" else PASSED
 
 
-def _status_when_complete(server: Server, run_id: int, seconds: float) -> str:
-    """The gate's status once the run is complete. Raises `UploadError` where that takes too long."""
+def _wait_until_complete(server: Server, run_id: int, seconds: float) -> None:
+    """Waits until nothing more is expected of a run. Raises `UploadError` where that takes too long."""
     end, pause = time.monotonic() + seconds, 1.0
-    while True:
-        verdict = server.get(f"/api/v1/runs/{run_id}/quality-gate")
-        if verdict["state"] == "COMPLETE":
-            return str(verdict["status"])
+    while (state := server.get(f"/api/v1/runs/{run_id}/quality-gate")["state"]) == "PENDING":
         if time.monotonic() + pause > end:
-            raise UploadError(UNREACHABLE, f"run {run_id} is not complete after {seconds:g} s ({verdict['state']})")
+            raise UploadError(UNREACHABLE, f"run {run_id} is not complete after {seconds:g} s ({state})")
         time.sleep(pause)
         pause = min(2 * pause, _MAX_POLL_SECONDS)
 
 
-def _rules(server: Server, run_id: int) -> list[str]:
-    """The verdict on a run, a line for each rule."""
-    verdict = server.get(f"/api/v1/runs/{run_id}/quality-gate")
-    return [f"{'passed' if rule['passed'] else 'FAILED'} {rule['name']}: {rule['detail']}" for rule in verdict["rules"]]
+def _verdict(server: Server, run_id: int, scope: str | None) -> Mapping[str, Any]:
+    """The verdict on all of the commit so far, or with `flag` on the run alone."""
+    of_commit = "" if scope == "flag" else "?commit=true"
+    verdict: Mapping[str, Any] = server.get(f"/api/v1/runs/{run_id}/quality-gate{of_commit}")
+    return verdict
+
+
+def _rules(rules: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each rule, which names its flag where there are several."""
+    has_flags = len({rule["flag"] for rule in rules if rule["flag"]}) > 1
+    return [
+        f"{'passed' if rule['passed'] else 'FAILED'} {rule['name']}"
+        f"{' (' + rule['flag'] + ')' if has_flags and rule['flag'] else ''}: {rule['detail']}"
+        for rule in rules
+    ]
 
 
 def _summary(run: Mapping[str, Any], base: str) -> str:

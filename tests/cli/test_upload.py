@@ -197,7 +197,8 @@ def test_a_token_of_scope_ingest_shows_the_verdict_and_its_rules(serve: Serve, r
     keyed = ("--project", "p", "--run-key", "k", *JUNIT, "--expect", "2")
     late = run_upload(reports, server, *keyed, "--job-key", "a", "--wait", "0", environ=environ)
     assert (late.returncode, "not complete after 0 s (PENDING)" in late.stderr) == (3, True)
-    finished = run_upload(reports, server, "finish", "--project", "p", "--run-key", "k", environ=environ)
+    closing = ("finish", "--partial", "--project", "p", "--run-key", "k")
+    finished = run_upload(reports, server, *closing, environ=environ)
     assert (finished.returncode, finished.stderr) == (0, "")
     run = re.findall(r"/runs/(\d+)", finished.stdout)[0]
     verdict_of = f"/api/v1/runs/{run}/quality-gate"
@@ -657,14 +658,32 @@ def test_finish_completes_the_run_and_wait_waits_for_that(server: Server, report
     late = run_upload(reports, server, *known, *JUNIT, "--expect", "2", "--job-key", "a", "--wait", "0")
     assert late.returncode == 3
     assert "not complete" in late.stderr
-    finished = run_upload(reports, server, "finish", *known)
+    finished = run_upload(reports, server, "finish", *known, "--gate")
+    assert (finished.returncode, finished.stderr) == (1, "")
+    assert "is closed, but not complete; gate: FAILED" in finished.stdout
+    finished = run_upload(reports, server, "finish", *known, "--gate", "--partial")
     assert (finished.returncode, finished.stderr) == (0, "")
     assert "is complete; gate:" in finished.stdout
+    assert run_upload(reports, server, *known, *JUNIT, "--partial").returncode == 2
     done = run_upload(reports, server, *known, "--junit", "bad.xml", "--job-key", "b", "--wait")
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1] == "gate: FAILED"
     assert run_upload(reports, server, "finish", "--project", "waited").returncode == 2
     assert run_upload(reports, server, "finish", "--project", "waited", "--run-key", "x").returncode == 4
+
+
+def test_the_gate_is_about_all_flags_of_the_commit_unless_it_is_asked_for_one(server: Server, reports: Path) -> None:
+    known = ("--project", "scopes", "--branch", "b", "--commit", "c1")
+    red = run_upload(reports, server, *known, "--flag", "ui", "--junit", "bad.xml", "--gate")
+    assert red.returncode == 1
+    both = run_upload(reports, server, *known, "--flag", "unit", *JUNIT, "--gate")
+    assert (both.returncode, both.stdout.splitlines()[-1]) == (1, "gate: FAILED")
+    assert "FAILED new-failures (ui): 1 new failure(s)" in both.stdout
+    assert "passed new-failures (unit): no new failures" in both.stdout
+    alone = run_upload(reports, server, *known, "--flag", "unit", *JUNIT, "--gate", "flag")
+    assert (alone.returncode, alone.stdout.splitlines()[1:]) == (
+        0, ["passed new-failures: no new failures", "gate: PASSED"],
+    )  # fmt: skip
 
 
 def test_a_run_of_one_upload_is_complete_at_once(server: Server, reports: Path) -> None:

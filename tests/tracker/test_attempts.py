@@ -229,6 +229,14 @@ def test_run_is_complete_when_the_expected_uploads_have_arrived(server: Server, 
     assert (rule["passed"], rule["detail"], found["complete"]) == (True, "3 of 3 uploads", True)
 
 
+def test_uploads_that_name_no_job_are_counted_by_upload(server: Server, project: str) -> None:
+    found = [job(server, project, junit(number), None, expectedUploads=3) for number in (1, 1, 2, 3)]
+    states = [result["state"] for result in found]
+    assert states == ["PENDING", "PENDING", "PENDING", "COMPLETE"], "one that is sent again is no further one"
+    listed = attempts(server, found[0]["runId"])
+    assert (listed["uploads"], [row["jobInstance"] for row in listed["items"]]) == (3, [None, None, None])
+
+
 def test_a_run_that_waits_for_uploads_fails_the_gate(server: Server, project: str) -> None:
     job(server, project, GREEN, expectedUploads=5)
     found = gate(server, project, commit="c1")
@@ -246,29 +254,34 @@ def test_a_run_without_a_key_or_marked_as_complete_is_complete_at_once(server: S
 def test_an_upload_that_is_sent_again_does_not_reopen_a_run(server: Server, project: str) -> None:
     for _ in range(2):
         job(server, project, GREEN, "one", expectedUploads=3)
-    assert send(server, "POST", f"{API}/runs/finish", {"project": project, "runKey": f"{project} run"}).status == 200
+    body = {"project": project, "runKey": f"{project} run", "partial": True}
+    assert send(server, "POST", f"{API}/runs/finish", body).status == 200
     assert job(server, project, GREEN, "one", expectedUploads=3)["state"] == "COMPLETE"
     assert job(server, project, GREEN, "two", expectedUploads=3)["state"] == "PENDING", (
         "another job, of an equal report"
     )
 
 
-def test_an_upload_of_another_flag_or_commit_warns_that_the_run_keeps_its_own(server: Server, project: str) -> None:
-    assert job(server, project, GREEN, flag="unit", branch="main", commit="a")["warnings"] == []
-    other = job(server, project, RED, flag="ui", branch="topic", commit="a")
-    assert (other["flag"], other["branch"]) == ("unit", "main")
-    assert other["warnings"] == [
-        "flag ui was ignored: the run of this key has the flag unit; use a key for each flag",
-        "branch topic was ignored: the run of this key has the branch main",
-    ]
+def test_an_upload_of_another_branch_or_commit_warns_that_the_run_keeps_its_own(server: Server, project: str) -> None:
+    assert job(server, project, GREEN, branch="main", commit="a")["warnings"] == []
+    other = job(server, project, RED, branch="topic", commit="a")
+    assert other["branch"] == "main"
+    assert other["warnings"] == ["branch topic was ignored: the run of this key has the branch main"]
     assert len(job(server, project, junit(9), commit="b")["warnings"]) == 1
-    facts = (
-        ("project", project),
-        ("runKey", f"{project} run"),
-        ("perf", "timeStamp,elapsed,label,success\n1,9,a,true\n"),
-    )
-    assert len(upload(server, *facts, ("flag", "ui"))["warnings"]) == 1, "of performance reports alone too"
-    assert upload(server, *facts)["warnings"] == []
+
+
+def test_an_upload_of_another_flag_is_409_and_names_both(server: Server, project: str) -> None:
+    run = job(server, project, GREEN, flag="unit")["runId"]
+    perf = ("perf", "timeStamp,elapsed,label,success\n1,9,a,true\n")
+    facts = (("project", project), ("runKey", f"{project} run"))
+    for report in (("junit", RED), perf):
+        refused = check_problem(post(server, *facts, ("flag", "ui"), report), 409, f"{API}/ingest", has_timestamp=False)
+        assert refused["detail"] == (
+            f"the run of the key {project} run has the flag unit, not ui: use a key for each flag"
+        )
+    assert server.get(f"{API}/runs/{run}").json["run"]["failed"] == 0, "nothing of it is stored"
+    assert upload(server, *facts, perf)["warnings"] == [], "performance reports without a flag have none"
+    assert upload(server, *facts, ("junit", RED))["runId"] == run, "nor has an upload that names none"
 
 
 def test_a_run_is_finished_by_request(server: Server, project: str) -> None:
@@ -279,6 +292,38 @@ def test_a_run_is_finished_by_request(server: Server, project: str) -> None:
     assert send(server, "POST", f"{API}/runs/finish", body | {"flag": "unit"}).status == 404
     assert send(server, "POST", f"{API}/runs/finish", body | {"runKey": "another"}).status == 404
     assert send(server, "POST", f"{API}/runs/finish", {"project": project}).status == 400
+
+
+def test_finish_closes_a_run_that_expects_more_and_does_not_forgive(server: Server, project: str) -> None:
+    body = {"project": project, "runKey": f"{project} run"}
+
+    def closed(**more: Any) -> tuple[str, str, bool, str]:
+        answer = send(server, "POST", f"{API}/runs/finish", body | more)
+        assert answer.status == 200, answer
+        (rule,) = [one for one in gate(server, project, commit="c1")["rules"] if one["name"] == "complete-run"]
+        return answer.json["state"], answer.json["gateStatus"], rule["passed"], rule["detail"]
+
+    job(server, project, GREEN, "one", expectedUploads=3)
+    assert closed() == ("INCOMPLETE", "FAILED", False, "1 of 3 uploads")
+    by = "closed as partial by an anonymous caller"
+    assert closed(partial=True) == ("COMPLETE", "PASSED", True, f"1 of 3 uploads, {by}")
+    assert job(server, project, junit(3), "two", expectedUploads=3)["state"] == "PENDING", "a later upload reopens it"
+    assert job(server, project, junit(4), "two", expectedUploads=3, complete="true")["state"] == "INCOMPLETE"
+    assert closed(partial=True) == ("COMPLETE", "PASSED", True, f"2 of 3 uploads, {by}")
+    job(server, project, junit(5), "three", expectedUploads=3)
+    assert closed(partial=True) == ("COMPLETE", "PASSED", True, "3 of 3 uploads")
+    assert send(server, "POST", f"{API}/runs/finish", body | {"partial": "yes"}).status == 400
+
+
+def test_the_rule_names_the_account_that_closed_a_run_as_partial(server: Server, project: str) -> None:
+    run = job(server, project, GREEN, expectedUploads=2)
+    name = project.replace(" ", "-") + "-closer"
+    with records.store_of(server):
+        token = records.bearer(records.create_user(name), "INGEST")
+    body = {"project": project, "runKey": f"{project} run", "partial": True}
+    assert send(server, "POST", f"{API}/runs/finish", body, **token).json["state"] == "COMPLETE"
+    rules = server.get(f"{API}/runs/{run['runId']}/quality-gate").json["rules"]
+    assert rules[-1]["detail"] == f"1 of 2 uploads, closed as partial by {name}"
 
 
 def test_pending_runs_become_complete_or_incomplete_after_a_timeout(serve: Serve) -> None:
@@ -318,6 +363,21 @@ def test_a_commit_passes_if_the_newest_run_of_each_flag_does(
     assert gate(server, project, branch="main")["status"] == "FAILED"
 
 
+def test_upload_and_verdict_of_a_run_are_about_all_of_the_commit_so_far(server: Server, project: str) -> None:
+    red = job(server, project, junit(0, 1), runKey=f"{project} ui", flag="ui")
+    green = job(server, project, GREEN, runKey=f"{project} unit", flag="unit", complete="true")
+    assert (red["gateStatus"], green["gateStatus"]) == ("FAILED", "FAILED")
+    path = f"{API}/runs/{green['runId']}/quality-gate"
+    assert (server.get(path).json["status"], server.get(f"{path}?commit=true").json["status"]) == ("PASSED", "FAILED")
+    body = {"project": project, "runKey": f"{project} unit"}
+    assert send(server, "POST", f"{API}/runs/finish", body).json["gateStatus"] == "FAILED"
+    fixed = job(server, project, GREEN, runKey=f"{project} ui again", flag="ui")
+    assert fixed["gateStatus"] == "PASSED"
+    assert server.get(f"{path}?commit=true").json["status"] == "PASSED"
+    assert gate(server, project, commit="c1")["status"] == "PASSED"
+    assert server.get(f"{path}?commit=perhaps").status == 400
+
+
 def test_without_aggregate_flags_the_newest_run_decides(serve: Serve) -> None:
     server = serve(tracker={"quality-gate": {"aggregate-flags": False}})
     job(server, "p", junit(0, 1), runKey="ui", flag="ui")
@@ -350,8 +410,60 @@ def test_coverage_of_a_listed_flag_is_carried_forward_and_marked(serve: Serve) -
         50.0,
     )
     assert (carried["carriedFrom"]["runId"], carried["carriedFrom"]["commit"]) == (old_run, "old")
-    assert (own["flag"], own["passed"]) == ("ui", False), "its own run has no coverage"
+    assert (own["flag"], own["passed"]) == ("ui", True), "it is a rule of the commit"
     assert found["status"] == "PASSED", "carried-forward coverage counts"
+    assert found["coverage"] == {"covered": 1, "missed": 1, "pct": 50.0, "flags": ["unit"]}
+    assert [rule for rule in found["rules"] if rule["name"] == "missing-coverage"] == [
+        {
+            "name": "missing-coverage", "passed": True, "flag": None,
+            "detail": "coverage of the flag unit is carried forward",
+        }
+    ]  # fmt: skip
+
+
+def test_carried_coverage_of_a_flag_that_is_not_named_is_missing(serve: Serve) -> None:
+    server = carry_forward_server(serve, **{"carry-forward-flags": ["*"]})
+    upload_coverage(server, flag="unit", branch="main", commit="old")
+    upload(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "main"), ("commit", "new"))
+    found = gate(server, "p", commit="new")
+    assert (found["status"], found["coverage"]["flags"]) == ("FAILED", ["unit"])
+
+
+def test_a_flag_that_lost_its_coverage_does_not_get_it_carried(serve: Serve) -> None:
+    server = carry_forward_server(serve)
+    upload_coverage(server, flag="unit", branch="main", commit="old")
+    upload(server, ("project", "p"), ("junit", GREEN), ("flag", "unit"), ("branch", "main"), ("commit", "new"))
+    found = gate(server, "p", commit="new")
+    assert (found["status"], found["coverage"]) == ("FAILED", None)
+
+
+def test_coverage_of_a_commit_is_the_union_of_its_flags(serve: Serve) -> None:
+    server = serve(tracker={"quality-gate": {"min-line-coverage": 70}})
+
+    def post(commit: str, flag: str, lines: str) -> None:
+        report = jacoco({"A.java": {number: letter == "x" for number, letter in enumerate(lines, 1)}})
+        parts = {"flag": flag, "commit": commit, "branch": "main"}
+        upload(server, ("project", "p"), ("junit", GREEN), ("jacoco", report), *parts.items())
+
+    post("one", "unit", "xx..")
+    assert gate(server, "p", commit="one")["status"] == "FAILED"
+    post("one", "e2e", ".xx.")
+    found = gate(server, "p", commit="one")
+    assert found["coverage"] == {"covered": 3, "missed": 1, "pct": 75.0, "flags": ["e2e", "unit"]}
+    assert (found["status"], [flag["passed"] for flag in found["flags"]]) == ("PASSED", [True, True])
+    assert found["rules"][0] == {
+        "name": "min-coverage", "passed": True, "detail": "75.0% line coverage (minimum 70.0%)", "flag": None,
+    }  # fmt: skip
+    assert gate(server, "p", commit="one", flag="unit")["status"] == "FAILED", "one flag is judged alone"
+    post("two", "unit", "xx..")
+    post("two", "e2e", ".x..")
+    found = gate(server, "p", commit="two")
+    assert [(rule["name"], rule["passed"], rule["flag"]) for rule in found["rules"]] == [
+        ("min-coverage", False, None), ("coverage-drop", False, None), ("new-failures", True, "e2e"),
+        ("new-failures", True, "unit"),
+    ]  # fmt: skip
+    assert found["coverageDelta"] == -25.0
+    assert [flag["passed"] for flag in found["flags"]] == [False, False], "the coverage of the commit fails them all"
 
 
 def test_carried_coverage_expires(serve: Serve) -> None:

@@ -15,7 +15,7 @@ from models.tracker.tables import Project
 
 FIELDS = [
     "project", "branch", "commit", "flag", "runId", "status", "passed", "coverageDelta", "rules", "runPath", "complete",
-    "patchCoveragePct", "flags", "baseline",
+    "patchCoveragePct", "flags", "baseline", "coverage",
 ]  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_verdict_has_the_specified_fields_in_order(server: Server, project: Proj
         "passed": False, "coverageDelta": -10.0,
         "rules": [
             {"name": "coverage-drop", "passed": False,
-             "detail": "70.0% vs baseline 80.0% (drop 10.0pp, max 1.0pp)", "flag": "unit"},
+             "detail": "70.0% vs baseline 80.0% (drop 10.0pp, max 1.0pp)", "flag": None},
             {"name": "new-failures", "passed": False, "detail": "1 new failure(s): c.A a", "flag": "unit"},
         ],
         "runPath": f"/runs/{run.id}", "complete": True, "patchCoveragePct": None,
@@ -61,7 +61,7 @@ def test_verdict_has_the_specified_fields_in_order(server: Server, project: Proj
             {"flag": "unit", "runId": run.id, "state": "COMPLETE", "passed": False, "lineCoveragePct": 70.0,
              "carriedFrom": None, "baseline": baseline},
         ],
-        "baseline": baseline,
+        "baseline": baseline, "coverage": {"covered": 70, "missed": 30, "pct": 70.0, "flags": ["unit"]},
     }  # fmt: skip
     assert server.get(outcome["runPath"]).status == 200
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import records
 from conftest import Serve, Server
 from http_checks import check_problem
 from requirements import require
@@ -19,6 +20,7 @@ from models.errors import Invalid
 from models.tracker.coverage import diff as diff_module
 from models.tracker.coverage.diff import read_diff, read_paths
 from models.tracker.coverage.patch import Matcher
+from models.tracker.tables import reports
 
 pytest_plugins = ["shared_server"]
 
@@ -286,15 +288,33 @@ def test_the_pages_of_a_run_and_of_a_comparison_show_the_changed_lines(server: S
     ("parts", "reason"),
     [
         ([ONE_LINE], "no diff was uploaded"),
-        ([("diff", ranges({"a.py": [[1, 2]]}))], "no coverable line changed"),
+        ([("diff", ranges({"a.py": [[1, 2]]}))], "no line data for 1 changed files"),
+        ([("diff", ranges({"a.py": [[1, 2]]})), ONE_LINE], "no coverable line changed"),
         ([("diff", ranges({"B.java": [[1, 2]]})), ONE_LINE], "no line data for 1 changed files"),
         ([("diff", ranges({"com/x/A.java": [[2, 3]]})), ONE_LINE], "no coverable line changed"),
     ],
-    ids=["no diff", "no coverage", "no line data", "not coverable"],
+    ids=["no diff", "no coverage", "another language", "no line data", "not coverable"],
 )  # fmt: skip
 def test_without_changed_lines_the_reason_is_given(server: Server, parts: list[Any], reason: str) -> None:
     run, found = measure(server, "reasons", *parts)
     assert (found["pct"], found["reason"], run["patchCoveragePct"]) == (None, reason, None)
+
+
+def test_a_lost_coverage_job_is_not_taken_for_files_that_cannot_be_covered(serve: Serve) -> None:
+    server = serve(tracker={"quality-gate": {"min-patch-coverage": 80, "fail-on-missing-coverage": True}})
+    upload(server, ("project", "lost"), JUNIT, ONE_LINE, ("flag", "e2e"))
+    diff = ("diff", ranges({"A.java": [[1, 2]], "B.java": [[1, 2]], "README.md": [[1, 2]]}))
+    run, found = measure(server, "lost", diff, ("flag", "unit"), ("commit", "c"))
+    assert [file["state"] for file in found["files"]] == ["NO_LINE_DATA", "NO_LINE_DATA", "NOT_COVERABLE"]
+    assert (found["reason"], found["unknownFiles"]) == ("no line data for 2 changed files", 2)
+    rules = server.get(f"{API}/gate?project=lost&commit=c").json["rules"]
+    assert ("min-patch-coverage", False) in [(rule["name"], rule["passed"]) for rule in rules]
+    with records.store_of(server):  # the last coverage of that language is older than 30 days
+        reports.execute_sql("UPDATE covered_extension SET seen_at = seen_at - ?", (31 * 86_400 * records.SECOND,))
+    _, found = measure(server, "lost", diff, ("jacoco", jacoco({"C.kt": {1: True}})), ("commit", "d"))
+    assert {file["state"] for file in found["files"]} == {"NOT_COVERABLE"}
+    assert found["reason"] == "no coverable line changed"
+    assert run["patchCoveragePct"] is None
 
 
 def test_changed_files_are_paginated(server: Server) -> None:

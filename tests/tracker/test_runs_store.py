@@ -312,7 +312,7 @@ def test_new_files_of_a_partly_known_upload_are_added(worker: Worker) -> None:
 def test_later_uploads_fill_in_missing_fields_and_keep_present_ones(worker: Worker) -> None:
     worker.post(junit("a", ("one", PASSED)), run_key="k", branch="main", flag="api", repo_url="http://a")
     run = worker.post(
-        junit("b", ("two", PASSED)), run_key="k", branch="other", flag="ui", repo_url="http://b", commit="abc",
+        junit("b", ("two", PASSED)), run_key="k", branch="other", flag="api", repo_url="http://b", commit="abc",
         build_url="http://ci", build_name="7", ci_provider="some", base_branch="main", pr_number=0,
     ).run  # fmt: skip
     assert (run.branch, run.flag, run.repo_url, run.commit_sha) == ("main", "api", "http://a", "abc")

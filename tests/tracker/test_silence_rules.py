@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import records
+import uploads
 from attrs import evolve
 from conftest import Serve, Server
 from records import FAILED, NOW, PASSED, SECOND, Tests
@@ -16,7 +17,7 @@ from records import FAILED, NOW, PASSED, SECOND, Tests
 from models.config.settings import QualityGate
 from models.tracker.failures import flaky
 from models.tracker.failures.flaky import Triage
-from models.tracker.gate import commit_gate
+from models.tracker.gate import commit_gate, test_drop
 from models.tracker.gate.commit_gate import CommitVerdict
 from models.tracker.gate.quality_gate import RuleInfo, verdict
 from models.tracker.tables import Project, Run
@@ -201,3 +202,62 @@ def test_a_required_flag_is_late_after_incomplete_after(serve: Serve) -> None:
         records.create_run(records.ensure_project("p"), TEN, commit_sha="c1", flag="unit", created_at=at)
     found = server.get("/api/v1/gate?project=p&commit=c1").json
     assert (found["status"], found["complete"], found["rules"][-1]["detail"]) == ("FAILED", True, "no run of ui")
+
+
+# Warnings of fewer tests
+
+
+def many(count: int) -> Tests:
+    return {f"c.A t{number}": PASSED for number in range(count)}
+
+
+@pytest.mark.parametrize(("before", "now", "warns"), [(20, 9, True), (20, 10, False), (19, 0, False), (100, 49, True)])
+def test_fewer_than_half_of_the_tests_are_a_warning(project: Project, before: int, now: int, warns: bool) -> None:
+    first = records.create_run(project, many(before), commit_sha="1")
+    run = records.create_run(project, many(now), commit_sha="2")
+    text = f"{now} tests are less than half of the {before} of the baseline, run {first.id}"
+    assert test_drop.warnings(run.id, first.id, is_waiting=False) == ([text] if warns else [])
+    assert test_drop.warnings(run.id, first.id, is_waiting=True) == []
+    assert test_drop.warnings(run.id, None, is_waiting=False) == []
+
+
+def test_quarantined_tests_are_not_missed_by_the_warning(project: Project) -> None:
+    first = records.create_run(project, many(20), commit_sha="1")
+    run = records.create_run(project, many(9), commit_sha="2")
+    quarantine(project, "c.A", "t19")
+    assert test_drop.warnings(run.id, first.id, is_waiting=False) == []
+
+
+def post_job(server: Server, tests: int, **parts: str) -> Any:
+    known = {"project": "p", "commit": "c1", "branch": "main", "runKey": "k", "jobKey": "unit", **parts}
+    return uploads.upload(server, ("junit", uploads.junit(tests)), *known.items())
+
+
+def test_a_later_attempt_with_fewer_tests_is_a_warning_and_judged_by_test_drop(serve: Serve) -> None:
+    server = serve(tracker={"quality-gate": {"max-test-drop-pct": 20}})
+    assert post_job(server, 10, attempt="1")["warnings"] == []
+    assert post_job(server, 2, jobKey="lint")["warnings"] == []
+    found = post_job(server, 9, attempt="2")
+    text = "attempt 2 of the job unit has 9 tests, attempt 1 had 10"
+    assert (found["warnings"], found["gateStatus"]) == ([text], "PASSED")
+    assert f"A{text[1:]}." in server.get(found["runPath"], Accept="text/html").text
+    found = post_job(server, 7, attempt="3")
+    assert found["warnings"] == ["attempt 3 of the job unit has 7 tests, attempt 1 had 10"]
+    (rule,) = [
+        rule
+        for rule in server.get(f"/api/v1/runs/{found['runId']}/quality-gate").json["rules"]
+        if rule["name"] == "test-drop"
+    ]
+    assert (rule["passed"], rule["detail"]) == (False, found["warnings"][0]), "3 of 12 are gone"
+    assert post_job(server, 11, attempt="4")["warnings"] == []
+
+
+def test_an_upload_with_far_fewer_tests_than_the_baseline_is_warned_of(serve: Serve) -> None:
+    server = serve()
+    first = post_job(server, 30, commit="c0", runKey="0", complete="true")
+    found = post_job(server, 5, expectedUploads="2")
+    assert found["warnings"] == [], "more is expected"
+    found = post_job(server, 6, jobKey="other", expectedUploads="2")
+    text = f"11 tests are less than half of the 30 of the baseline, run {first['runId']}"
+    assert found["warnings"] == [text]
+    assert f"{text}." in server.get(found["runPath"], Accept="text/html").text

@@ -38,7 +38,7 @@ from models.tracker.failures import run_failures as failures
 from models.tracker.failures.flaky import Triage
 from models.tracker.failures.run_failures import FailureQuery
 from models.tracker.forges import owners
-from models.tracker.gate import project_status, quality_gate
+from models.tracker.gate import project_status, quality_gate, test_drop
 from models.tracker.gate.baseline import explained
 from models.tracker.gate.project_status import Health, ProjectStatus
 from models.tracker.gate.quality_gate import Thresholds
@@ -332,6 +332,7 @@ class RunPage(ReadPage):
             **_coverage_tree(run, baseline, query.get("folder", "")),
             "perf": perf.compared(run.id, perf.baselines(run.id, self.thresholds(project).base_branch)),
             "report_warnings": queries.report_warnings(run.id),
+            "drops": test_drop.warnings(run.id, verdict.baseline_id, attempts.is_waiting(run)),
             "ambiguous_keys": attempts.ambiguous_keys(run) if run.run_key is not None else (),
             "patch": _patch(run),
             **_failures(run, project, verdict.baseline_id, query),

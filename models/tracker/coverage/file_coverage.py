@@ -5,7 +5,8 @@ What is compared with a threshold must not depend on the last bit of a float, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import groupby
@@ -29,6 +30,19 @@ _COUNT = """
 _OF_FILE = """
     SELECT c.path, r.module, c.line_covered, c.line_missed, c.branch_covered, c.branch_missed, c.covered, c.missed
     FROM coverage c JOIN report r ON r.id = c.report_id WHERE c.run_id = ? AND c.path = ? AND r.module IS ?"""
+
+COUNTS = ("line_covered", "line_missed", "branch_covered", "branch_missed")
+_SHARED = f"""
+    SELECT c.path, r.module, {", ".join(f"c.{name}" for name in COUNTS)}, c.covered, c.missed
+    FROM (SELECT c.path, r.module FROM coverage c JOIN report r ON r.id = c.report_id
+          WHERE c.run_id IN (SELECT value FROM json_each(:runs))
+          GROUP BY c.path, r.module HAVING min(c.report_id) < max(c.report_id)) AS shared
+    CROSS JOIN coverage c ON c.run_id IN (SELECT value FROM json_each(:runs)) AND c.path = shared.path
+    CROSS JOIN report r ON r.id = c.report_id AND r.module IS shared.module
+    ORDER BY c.path, r.module"""  # noqa: S608 (constants)
+_REPORTED = """
+    SELECT count(*), sum(line_covered), sum(line_missed) FROM report
+    WHERE run_id IN (SELECT value FROM json_each(?)) AND line_covered IS NOT NULL"""
 
 
 @lru_cache(4096)
@@ -130,3 +144,25 @@ def _branches(reported: Sequence[Sequence[Any]]) -> tuple[int, int]:
     """Reports do not identify branches: the largest covered count, of the largest total."""
     covered = max(row[2] for row in reported)
     return covered, max(row[2] + row[3] for row in reported) - covered
+
+
+def counted_twice(run_ids: Collection[int]) -> Sequence[int]:
+    """By how much the sums of the reports of runs overstate `COUNTS`: several of them cover the same source files."""
+    excess = [0, 0, 0, 0]
+    for sums, once in unite(reports.execute_sql(_SHARED, {"runs": json.dumps(list(run_ids))})):
+        for place in range(len(COUNTS)):
+            excess[place] += sums[place] - once[place]
+    return excess
+
+
+def united(runs: Iterable[Run]) -> tuple[int, int] | None:
+    """Lines covered and missed by the union of the coverage of runs; None where none of them has any."""
+    measured = {run.id: run for run in runs if (run.line_covered or 0) + (run.line_missed or 0)}
+    if len(measured) < 2:
+        return next(((run.line_covered, run.line_missed or 0) for run in measured.values()), None)
+    ids = json.dumps(list(measured))
+    _, covered, missed = reports.execute_sql(_REPORTED, (ids,)).fetchone()
+    if covered is None:  # the reports of these runs are not kept by report
+        covered, missed = (sum(getattr(run, name) or 0 for run in measured.values()) for name in COUNTS[:2])
+    excess = counted_twice(list(measured))
+    return max(0, int(covered) - excess[0]), max(0, int(missed) - excess[1])

@@ -16,6 +16,20 @@ from models.tracker.tables import reports
 
 FileState = Literal["MEASURED", "NOT_COVERABLE", "NO_LINE_DATA"]
 
+_DAY = 86_400 * 1_000_000
+_COVERABLE_DAYS = 30
+"""Files of an extension that coverage of the project had in this time are coverable."""
+_MAX_EXTENSIONS = 100
+"""Kept of one upload. A file without a dot counts by its whole name."""
+
+_STAGED_PATHS = "SELECT DISTINCT path FROM files"
+_SEEN = """
+    INSERT INTO covered_extension (project_id, extension, seen_at) VALUES (?, ?, ?)
+    ON CONFLICT (project_id, extension) DO UPDATE SET seen_at = excluded.seen_at"""
+_EXTENSIONS = """
+    SELECT e.extension FROM covered_extension e JOIN (SELECT project_id, min(created_at) AS at FROM run
+        WHERE id IN (SELECT value FROM json_each(?)) GROUP BY project_id) AS runs ON runs.project_id = e.project_id
+    WHERE e.seen_at >= runs.at - ?"""
 _STORE = """
     INSERT INTO patch (run_id, base, head, ranges, paths, problem)
     SELECT :run, d.base, d.head, d.ranges, d.paths, d.problem FROM diff d WHERE 1 = 1
@@ -30,7 +44,10 @@ _LINES = """
 
 @frozen
 class PatchFileInfo:
-    """A changed file; lines without line data are not coverable."""
+    """A changed file; lines without line data are not coverable.
+
+    NOT_COVERABLE: no changed line has line data, or no coverage of the project lately had a file of this extension.
+    """
 
     path: str
     covered: int
@@ -96,12 +113,29 @@ def coverage(run_ids: Collection[int]) -> PatchCoverage:
         return PatchCoverage(base, head, (), problem)
     changed: dict[str, Ranges] = json.loads(ranges)
     lines, extensions = _line_data(run_ids, Matcher(changed, json.loads(paths)))
+    is_covered = bool(extensions)
+    extensions |= _extensions_of_project(run_ids)
     files = [_file(path, changed[path], lines.get(path), extensions) for path in sorted(changed)]
     found = PatchCoverage(base, head, files, None)
     if found.covered + found.missed:
         return found
-    unknown = f"no line data for {found.unknown} changed files" if found.unknown else "no coverable line changed"
-    return PatchCoverage(base, head, files, unknown)
+    # without any coverage, nothing is known of any file
+    unknown = found.unknown or (0 if is_covered else len(files))
+    reason = f"no line data for {unknown} changed files" if unknown else "no coverable line changed"
+    return PatchCoverage(base, head, files, reason)
+
+
+def store_extensions(project_id: int, now: int) -> None:
+    """Keeps the extensions of the files that the staged coverage has."""
+    found = {_extension(path) for (path,) in reports.execute_sql(_STAGED_PATHS)}
+    for extension in sorted(found)[:_MAX_EXTENSIONS]:
+        reports.execute_sql(_SEEN, (project_id, extension, now))
+
+
+def _extensions_of_project(run_ids: Collection[int]) -> set[str]:
+    """The extensions that coverage of the project of these runs had lately, in any flag."""
+    values = json.dumps(list(run_ids)), _COVERABLE_DAYS * _DAY
+    return {extension for (extension,) in reports.execute_sql(_EXTENSIONS, values)}
 
 
 Lines = tuple[set[int], set[int]]
@@ -121,7 +155,7 @@ def _line_data(run_ids: Collection[int], matcher: Matcher) -> tuple[dict[str, Li
 
 
 def _extension(path: str) -> str:
-    return file_name(path).rpartition(".")[2].lower()
+    return file_name(path.replace("\\", "/")).rpartition(".")[2].lower()
 
 
 def _file(path: str, ranges: Ranges, lines: Lines | None, extensions: Collection[str]) -> PatchFileInfo:

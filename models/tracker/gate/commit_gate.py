@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from attrs import evolve, frozen
@@ -11,9 +12,10 @@ from attrs import evolve, frozen
 from models.config.settings import QualityGate
 from models.errors import Conflict, NotFound
 from models.tracker.coverage import patch
-from models.tracker.coverage.file_coverage import line_coverage
+from models.tracker.coverage.file_coverage import line_coverage, share, united
+from models.tracker.coverage.patch import PatchCoverage
 from models.tracker.gate import baseline, quality_gate
-from models.tracker.gate.quality_gate import MISSING_COVERAGE, PATCH, RuleInfo, Thresholds, Verdict
+from models.tracker.gate.quality_gate import COVERAGE_RULES, MISSING_COVERAGE, RuleInfo, Thresholds, Verdict
 from models.tracker.queries import runs_by_id
 from models.tracker.tables import Project, Run, reports
 
@@ -38,7 +40,6 @@ _NEWEST_OF_FLAGS = f"""
         FROM counted_run WHERE {_OF_COMMIT}) AS runs
     WHERE place = 1 ORDER BY flag LIMIT :most"""  # noqa: S608 (constants)
 _FLAGS = f"SELECT DISTINCT flag FROM counted_run WHERE {_OF_COMMIT}"  # noqa: S608 (constants)
-_LATER_RULES = ("test-drop", "no-failures", "perf-")
 MAX_NAMED_FLAGS = 5
 _CARRIED = """
     SELECT id, flag FROM counted_run WHERE project_id = :project AND branch = :branch AND head_repo IS NULL
@@ -53,12 +54,32 @@ class FlagStatus:
 
     flag: str
     run: Run
-    verdict: Verdict | None
+    verdict: Verdict | None = None
     """None where the coverage is carried forward."""
+    passed: bool | None = None
+    """Whether its own rules and those of the commit pass."""
 
     @property
     def coverage(self) -> float | None:
         return line_coverage(self.run)
+
+
+@frozen
+class CommitCoverage:
+    """The lines that any flag of a commit covers, and those that none does; `flags` are those with coverage."""
+
+    covered: int
+    missed: int
+    flags: Sequence[str]
+
+    @property
+    def share(self) -> Fraction:
+        """In percent."""
+        return Fraction(100 * self.covered, self.covered + self.missed)
+
+    @property
+    def pct(self) -> float:
+        return float(self.share)
 
 
 @frozen
@@ -72,6 +93,7 @@ class CommitVerdict:
     patch_missed: int = 0
     is_waiting: bool = False
     """Whether a required flag may still come."""
+    coverage: CommitCoverage | None = None
 
     @property
     def complete(self) -> bool:
@@ -137,6 +159,14 @@ def _full(project_id: int, commit: str) -> str:
     return found[0] if found else commit
 
 
+def of_run(run: Run, project: Project, settings: QualityGate, late: int | None = None) -> CommitVerdict:
+    """The verdict on all of a run's commit so far, on the run's branch; on the run alone where it has no commit."""
+    if run.commit_sha is None:
+        return judge(run, project, settings, late=late)
+    found = find(project, run.commit_sha, run.branch, None)
+    return judge(found.newest, project, settings, branch=found.branch, late=late)
+
+
 def judge(
     newest: Run,
     project: Project,
@@ -153,25 +183,74 @@ def judge(
     limits = quality_gate.thresholds(project, settings)
     runs = _runs_of_commit(newest, branch) if aggregate else [newest]
     verdicts = quality_gate.verdicts(runs, {project.id: project}, settings)
-    flags = [FlagStatus(run.flag, run, verdicts[run.id]) for run in runs]
-    if aggregate:
-        flags += [
-            FlagStatus(run.flag, run, None) for run in _carried(newest, project, limits, {run.flag for run in runs})
-        ]
-    own, missing = verdicts[newest.id], _missing_flags(newest, limits, branch) if aggregate else []
+    missing = _missing_flags(newest, limits, branch) if aggregate else []
     is_waiting = bool(missing) and (late is None or max(run.updated_at for run in runs) > late)
     required = [required_rule(missing, is_waiting)] if aggregate and limits.required_flags else []
+    carried = _carried(newest, project, limits, {run.flag for run in runs}) if aggregate else []
+    covered = _coverage([*runs, *carried])
     if not aggregate or not limits.aggregate_flags:
-        own = evolve(own, rules=_with_required(own.rules, required))
-        return CommitVerdict(newest, own, flags, newest.patch_covered or 0, newest.patch_missed or 0, is_waiting)
-    found = patch.coverage([run.id for run in runs])
-    rules = _rules(flags, verdicts)
-    for place, rule in enumerate(rules):
-        if rule.name == PATCH:
-            counts = found.covered, found.missed, found.unknown
-            rules[place] = evolve(quality_gate.patch_rule(limits, *counts, found.reason), flag=rule.flag)
-    own = evolve(own, rules=_with_required(rules, required))
-    return CommitVerdict(newest, own, flags, found.covered, found.missed, is_waiting)
+        own = verdicts[newest.id]
+        own = evolve(own, rules=quality_gate.in_order([*own.rules, *required]))
+        passed = {run.id: verdicts[run.id].passed for run in runs}
+        counts = newest.patch_covered or 0, newest.patch_missed or 0
+    else:
+        found = patch.coverage([run.id for run in runs])
+        own, passed = _judged_together(newest, runs, carried, verdicts, limits, covered, found, required)
+        counts = found.covered, found.missed
+    flags = [FlagStatus(run.flag, run, verdicts[run.id], passed[run.id]) for run in runs]
+    lent = [FlagStatus(run.flag, run) for run in carried]
+    return CommitVerdict(newest, own, [*flags, *lent], *counts, is_waiting, covered)
+
+
+def _judged_together(
+    newest: Run,
+    runs: Sequence[Run],
+    carried: Sequence[Run],
+    verdicts: Mapping[int, Verdict],
+    limits: Thresholds,
+    covered: CommitCoverage | None,
+    changed: PatchCoverage,
+    required: Sequence[RuleInfo],
+) -> tuple[Verdict, dict[int, bool]]:
+    """The verdict on all flags of a commit, and by run whether the rules of its flag and of the commit pass."""
+    now, before = covered.share if covered else None, _coverage_before(verdicts, carried)
+    of_commit = [*required, *quality_gate.coverage_rules(limits, now, before)]
+    if limits.min_patch_coverage is not None:
+        counts = changed.covered, changed.missed, changed.unknown
+        of_commit.append(quality_gate.patch_rule(limits, *counts, changed.reason))
+    if limits.fail_on_missing_coverage:
+        of_commit.append(_missing_coverage(runs, carried, limits))
+    of_flags = {run.id: _rules_of_flag(run, verdicts[run.id]) for run in runs}
+    passed = {id: all(rule.passed for rule in (*of_commit, *rules)) for id, rules in of_flags.items()}
+    rules = quality_gate.in_order([*of_commit, *(rule for rules in of_flags.values() for rule in rules)])
+    delta = None if now is None or before is None else float(now - before)
+    return evolve(verdicts[newest.id], rules=rules, coverage_delta=delta), passed
+
+
+def _coverage(runs: Sequence[Run]) -> CommitCoverage | None:
+    counts = united(runs)
+    return CommitCoverage(*counts, [run.flag for run in runs if line_coverage(run) is not None]) if counts else None
+
+
+def _coverage_before(verdicts: Mapping[int, Verdict], carried: Sequence[Run]) -> Fraction | None:
+    """The union of the coverage of the baselines of a commit's flags, with what is carried to the commit."""
+    bases = runs_by_id({one.baseline_id for one in verdicts.values() if one.baseline_id is not None})
+    if all(line_coverage(run) is None for run in bases.values()):
+        return None
+    return share(*(united([*bases.values(), *carried]) or (0, 0)))
+
+
+def _missing_coverage(runs: Sequence[Run], carried: Sequence[Run], limits: Thresholds) -> RuleInfo:
+    """Coverage of one flag is enough; carried coverage only of a flag that the settings name."""
+    if any(line_coverage(run) is not None for run in runs):
+        return RuleInfo(MISSING_COVERAGE, True, "coverage was reported")
+    named = [run.flag for run in carried if run.flag in limits.carry_forward_flags]
+    detail = f"coverage of the flag {named[0]} is carried forward" if named else "no coverage was reported"
+    return RuleInfo(MISSING_COVERAGE, bool(named), detail)
+
+
+def _rules_of_flag(run: Run, verdict: Verdict) -> list[RuleInfo]:
+    return [evolve(rule, flag=run.flag) for rule in verdict.rules if rule.name not in COVERAGE_RULES]
 
 
 def _missing_flags(newest: Run, limits: Thresholds, branch: str | None) -> list[str]:
@@ -191,13 +270,6 @@ def required_rule(missing: Sequence[str], is_waiting: bool) -> RuleInfo:
     more = f" and {len(missing) - MAX_NAMED_FLAGS} more" if len(missing) > MAX_NAMED_FLAGS else ""
     names = ", ".join(missing[:MAX_NAMED_FLAGS]) + more
     return RuleInfo("required-flags", False, f"waiting for {names}" if is_waiting else f"no run of {names}")
-
-
-def _with_required(rules: Sequence[RuleInfo], required: Sequence[RuleInfo]) -> list[RuleInfo]:
-    """The rules with that on required flags at its place."""
-    places = (place for place, rule in enumerate(rules) if rule.name.startswith(_LATER_RULES))
-    place = next(places, len(rules))
-    return [*rules[:place], *required, *rules[place:]]
 
 
 def _runs_of_commit(newest: Run, branch: str | None) -> list[Run]:
@@ -232,15 +304,3 @@ def _carried(newest: Run, project: Project, limits: Thresholds, present: set[str
                 lenders.setdefault(flag, id)
     runs = runs_by_id(lenders.values())
     return [runs[lenders[flag]] for flag in sorted(lenders)]
-
-
-def _rules(flags: Sequence[FlagStatus], verdicts: Mapping[int, Verdict]) -> list[RuleInfo]:
-    """The rules of all flags. Coverage of one flag is enough for `missing-coverage` of the others."""
-    lender = next((flag.flag for flag in flags if flag.coverage is not None), None)
-    found = []
-    for flag in flags:
-        for rule in verdicts[flag.run.id].rules if flag.verdict else ():
-            if rule.name == MISSING_COVERAGE and not rule.passed and lender is not None:
-                rule = evolve(rule, passed=True, detail=f"coverage of the flag {lender}")
-            found.append(evolve(rule, flag=flag.flag))
-    return found

@@ -12,8 +12,9 @@ from attrs import fields, frozen
 
 from models.config.settings import QualityGate
 from models.tracker.coverage.file_coverage import decimal, percent, share
-from models.tracker.gate import baseline, new_failures
+from models.tracker.gate import baseline, new_failures, test_drop
 from models.tracker.gate.baseline import Baseline
+from models.tracker.gate.test_drop import FewerTests, TestCount
 from models.tracker.runs import perf
 from models.tracker.runs.attempts import arrived
 from models.tracker.tables import Project, Run, reports
@@ -24,17 +25,17 @@ MAX_NAMED_FAILURES = 5
 _MAX_NAMED_LABELS = 3
 MISSING_COVERAGE = "missing-coverage"
 PATCH = "min-patch-coverage"
+COVERAGE_RULES = ("min-coverage", "coverage-drop", PATCH, MISSING_COVERAGE)
+"""Rules that are judged for a commit as a whole: by the union of the coverage of its flags."""
+_ORDER = (
+    "min-coverage", "coverage-drop", "new-failures", PATCH, "no-tests", MISSING_COVERAGE, "complete-run",
+    "required-flags", "test-drop", "no-failures", "perf-latency", "perf-throughput", "perf-errors",
+)  # fmt: skip
 NO_DIFF = "no diff was uploaded"
 
 _NAMES = """
     SELECT t.id, t.class_name, t.name FROM test t WHERE t.id IN (SELECT value FROM json_each(?)) AND NOT EXISTS
     (SELECT 1 FROM mark m WHERE m.project_id = t.project_id AND m.test_id = t.id AND m.status = 'QUARANTINED')"""
-_TESTS = "SELECT id, tests FROM run WHERE id IN (SELECT value FROM json_each(:runs))"
-_QUARANTINED = """
-    SELECT r.run_id, count(*) FROM mark m JOIN result r ON r.test_id = m.test_id
-    WHERE m.status = 'QUARANTINED' AND r.run_id IN (SELECT value FROM json_each(:runs))
-    AND m.project_id IN (SELECT project_id FROM run WHERE id IN (SELECT value FROM json_each(:runs)))
-    GROUP BY r.run_id"""
 
 
 @frozen
@@ -57,6 +58,7 @@ class RunSummary:
     line_missed: int | None
     state: str
     expected_uploads: int | None
+    partial_by: str | None
     patch_covered: int | None
     patch_missed: int | None
     patch_unknown: int | None
@@ -101,19 +103,6 @@ class RuleInfo:
     detail: str
     flag: str | None = None
     """Set where all flags of a commit are judged together; null for a rule of the commit."""
-
-
-_NO_TEST_BASELINE = RuleInfo("test-drop", True, "no baseline")
-
-
-@frozen
-class TestCount:
-    """The number of tests of a run, and of those among them that are quarantined."""
-
-    __test__ = False  # pytest must not take it for a test
-
-    tests: int
-    quarantined: int = 0
 
 
 @frozen
@@ -183,6 +172,11 @@ def verdicts(
     return judged
 
 
+def in_order(rules: Iterable[RuleInfo]) -> list[RuleInfo]:
+    """The rules in the order in which verdicts have them; those of one name stay in theirs."""
+    return sorted(rules, key=lambda rule: _ORDER.index(rule.name))
+
+
 def _names_of_new_failures(pairs: Mapping[int, Baseline | None]) -> dict[int, list[str]]:
     """By failed run, given with its baseline: the new failures that are not quarantined, as `className name`.
 
@@ -205,13 +199,19 @@ def rules(
     limits: Thresholds, covered: Fraction | None, before: Fraction | None, new_failures: Collection[str]
 ) -> list[RuleInfo]:
     """The rules that apply, in order. `covered` and `before` are the line coverage of the run and its baseline."""
+    applied = coverage_rules(limits, covered, before)
+    if limits.fail_on_new_failures:
+        applied.append(_named("new-failures", "new failure(s)", new_failures, "no new failures"))
+    return applied
+
+
+def coverage_rules(limits: Thresholds, covered: Fraction | None, before: Fraction | None) -> list[RuleInfo]:
+    """The rules on line coverage that apply."""
     applied = []
     if limits.min_line_coverage is not None:
         applied.append(_minimum(covered, limits.min_line_coverage))
     if covered is not None and before is not None:
         applied.append(_drop(covered, before, limits.max_coverage_drop_pct))
-    if limits.fail_on_new_failures:
-        applied.append(_named("new-failures", "new failure(s)", new_failures, "no new failures"))
     return applied
 
 
@@ -243,6 +243,8 @@ def presence_rules(limits: Thresholds, run: Run | RunSummary, uploads: int, has_
         applied.append(RuleInfo(MISSING_COVERAGE, has_coverage, detail))
     if run.expected_uploads is not None:
         detail = f"{uploads} of {run.expected_uploads} uploads"
+        if run.partial_by is not None and run.state == "COMPLETE":
+            detail += f", closed as partial by {run.partial_by}"
         applied.append(RuleInfo("complete-run", run.state == "COMPLETE", detail))
     return applied
 
@@ -254,9 +256,11 @@ def _rules_of_tests(
     found: dict[int, list[RuleInfo]] = {id: [] for id in runs}
     drops = {id: limit for id in runs if (limit := limits[id].max_test_drop_pct) is not None}
     based = {id: bases[id].run_id for id in drops if id in bases}
-    counts = _counts({*based, *based.values()})
+    counts = test_drop.counts({*drops, *based.values()})
+    attempts = test_drop.of_attempts(drops) if drops else {}
     for id, limit in drops.items():
-        found[id].append(_test_drop(limit, counts[id], counts[based[id]]) if id in based else _NO_TEST_BASELINE)
+        before = counts.get(based[id]) if id in based else None
+        found[id].append(_test_drop(limit, counts[id], before, attempts.get(id, ())))
     strict = [id for id, run in runs.items() if limits[id].fail_on_any_failure]
     names = _names_of_new_failures({id: None for id in strict if runs[id].status == "FAILED"})
     for id in strict:
@@ -264,21 +268,20 @@ def _rules_of_tests(
     return found
 
 
-def _counts(runs: Collection[int]) -> dict[int, TestCount]:
-    if not runs:
-        return {}
-    ids = {"runs": json.dumps(list(runs))}
-    quarantined = dict(reports.execute_sql(_QUARANTINED, ids).fetchall())
-    return {id: TestCount(tests, quarantined.get(id, 0)) for id, tests in reports.execute_sql(_TESTS, ids)}
-
-
-def _test_drop(max_drop: float, now: TestCount, before: TestCount) -> RuleInfo:
-    """The rule on the number of tests. A renamed test counts before and now; a quarantined one is never missing."""
-    missing = max(0, (before.tests - before.quarantined) - (now.tests - now.quarantined))
-    lost = Fraction(100 * missing, before.tests) if before.tests else Fraction(0)
-    shown, allowed = _formatted(lost, decimal(max_drop))
-    detail = f"{now.tests} tests vs baseline {before.tests} ({missing} missing, {shown}%, max {allowed}%)"
-    return RuleInfo("test-drop", lost <= decimal(max_drop), detail)
+def _test_drop(max_drop: float, now: TestCount, before: TestCount | None, attempts: Sequence[FewerTests]) -> RuleInfo:
+    """The rule on the number of tests, against the baseline and against earlier attempts of jobs."""
+    limit, texts, passed = decimal(max_drop), [], True
+    if before is not None:
+        missing = test_drop.missing(now, before)
+        lost = test_drop.share(missing, before.tests)
+        shown, allowed = _formatted(lost, limit)
+        texts.append(f"{now.tests} tests vs baseline {before.tests} ({missing} missing, {shown}%, max {allowed}%)")
+        passed = lost <= limit
+    if attempts:
+        gone = sum(fewer.earlier_tests - fewer.tests for fewer in attempts)
+        passed &= test_drop.share(gone, now.tests + gone) <= limit
+        texts += [fewer.text for fewer in attempts[:MAX_NAMED_FAILURES]]
+    return RuleInfo("test-drop", passed, "; ".join(texts) or "no baseline")
 
 
 @lru_cache(1024)

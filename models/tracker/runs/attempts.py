@@ -7,6 +7,7 @@ count for flaky tests as another run. Everything here runs in the transaction th
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from models.tracker.tables import Run, reports
 State = Literal["COMPLETE", "PENDING", "INCOMPLETE"]
 
 MICROSECONDS = 1_000_000
+MINUTE = 60 * MICROSECONDS
 
 _REGISTER = """
     INSERT INTO upload (run_id, job_key, job_instance, attempt, created_at) VALUES (?, ?, ?, ?, ?)
@@ -47,9 +49,14 @@ _REPORTS_OF_JOB = """
     WHERE u.run_id = ? AND u.job_key = ?"""
 _ARRIVED = """
     SELECT run_id, sum(instances) FROM (SELECT run_id, job_key, max(instances) AS instances FROM
-        (SELECT run_id, job_key, attempt, count(DISTINCT job_instance) AS instances FROM upload
-         WHERE run_id IN (SELECT value FROM json_each(?)) GROUP BY run_id, job_key, attempt) AS attempts
+        (SELECT run_id, job_key, count(DISTINCT job_instance) AS instances FROM upload
+         WHERE run_id IN (SELECT value FROM json_each(?))
+         GROUP BY run_id, job_key, CASE WHEN job_key = '' THEN 0 ELSE attempt END) AS attempts
         GROUP BY run_id, job_key) AS jobs GROUP BY run_id"""
+_STAGED_HASHES = "SELECT kind, hash FROM reports ORDER BY kind, hash"
+_BY_CONTENT = "content:"
+"""The prefix of the instance of an upload that names neither a job nor an instance: such uploads are counted by
+content, since one that is sent again is no further upload."""
 _AMBIGUOUS = """
     SELECT DISTINCT job_key FROM (SELECT job_key FROM upload WHERE run_id = ? AND job_key <> ''
         GROUP BY job_key, attempt HAVING count(DISTINCT job_instance) > 1) AS keys ORDER BY job_key"""
@@ -85,10 +92,20 @@ class Attempt:
 
 
 def register(run: Run, job_key: str | None, job_instance: str | None, attempt: int, now: int) -> tuple[int, bool]:
-    """Records that an upload of a job came. Returns its id, and whether it is the first of this job and attempt."""
+    """Records that an upload of a job came. Returns its id, and whether it is the first of this job and attempt.
+
+    Uploads that name neither a job nor an instance are told apart by their staged reports.
+    """
+    if job_key is None and job_instance is None:
+        job_instance = _content_of_staged()
     values = (run.id, job_key or "", job_instance or "", attempt, now)
     id, created_at = reports.execute_sql(_REGISTER, values).fetchone()
     return int(id), created_at == now
+
+
+def _content_of_staged() -> str:
+    rows = reports.execute_sql(_STAGED_HASHES).fetchall()
+    return _BY_CONTENT + hashlib.sha256(json.dumps([list(row) for row in rows]).encode()).hexdigest()
 
 
 def adopt_equal_reports(run: Run, job_key: str, attempt: int, upload_id: int) -> bool:
@@ -186,7 +203,8 @@ def listing(run: Run) -> list[Attempt]:
     rows = reports.execute_sql(_LISTED, (run.id,)).fetchall()
     last = {row[1]: row[3] for row in rows if row[1]}  # by attempt: the last of each job key
     return [
-        Attempt(id, key or None, instance or None, attempt, at, holder or run.id,
+        Attempt(id, key or None, None if not key and instance.startswith(_BY_CONTENT) else instance or None,
+                attempt, at, holder or run.id,
                 attempt < last.get(key, attempt) if holder is None else holder != run.id, count, tests or 0,
                 failures or 0)
         for id, key, instance, attempt, at, holder, count, tests, failures in rows
@@ -205,11 +223,22 @@ def arrived(runs: Iterable[int]) -> Mapping[int, int]:
 
 def state_after(run: Run, complete: bool) -> State:
     """The state of a run after an upload. `complete`: the upload is marked as the last one."""
-    if complete or run.run_key is None:
+    if run.run_key is None:
         return "COMPLETE"
-    if run.expected_uploads and arrived([run.id]).get(run.id, 0) >= run.expected_uploads:
-        return "COMPLETE"
+    if complete or run.expected_uploads:
+        return closed_state(run, "INCOMPLETE" if complete else "PENDING")
     return "PENDING"
+
+
+def is_waiting(run: Run) -> bool:
+    """Whether uploads are expected that have not come, but may come."""
+    return run.state == "PENDING" and run.expected_uploads is not None
+
+
+def closed_state(run: Run, otherwise: State = "INCOMPLETE") -> State:
+    """COMPLETE if all the uploads came that the run expects, if any."""
+    has_all = not run.expected_uploads or arrived([run.id]).get(run.id, 0) >= run.expected_uploads
+    return "COMPLETE" if has_all else otherwise
 
 
 def settle(settings: Runs, now: int) -> int | None:

@@ -14,14 +14,15 @@ from attrs import frozen
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential, User
 from models.config.settings import Tracker, TrackerSecurity
-from models.errors import Denied, NotFound, TooLarge, Unauthenticated
+from models.errors import Conflict, Denied, NotFound, TooLarge, Unauthenticated
 from models.tracker.coverage import patch
-from models.tracker.coverage.file_coverage import unite
+from models.tracker.coverage.file_coverage import COUNTS as _COVERED
+from models.tracker.coverage.file_coverage import counted_twice
 from models.tracker.failures import clusters
 from models.tracker.files import attachments, sources
 from models.tracker.files.attachment_files import AttachmentFolder, StagedFile
 from models.tracker.forges import owners
-from models.tracker.gate import baseline, quality_gate
+from models.tracker.gate import baseline, commit_gate, quality_gate, test_drop
 from models.tracker.gate.quality_gate import Verdict
 from models.tracker.reports.perf_points import FIGURES
 from models.tracker.runs import attempts, run_events
@@ -77,6 +78,7 @@ class Stored:
     run: Run
     project: Project
     verdict: Verdict
+    """On all of the run's commit so far."""
     update: RunUpdate
     warnings: Sequence[str] = ()
     """Warnings about accepted uploads that are probably mistakes."""
@@ -94,7 +96,6 @@ _FACTS = {
 """Columns of a run that an upload fills where they are empty, and the fields of the upload that fill them."""
 
 _COUNTS = ("tests", "passed", "failed", "errors", "skipped", "flaky", "duration_ms")
-_COVERED = ("line_covered", "line_missed", "branch_covered", "branch_missed")
 _TOTALS = f"SELECT {', '.join(f'sum({name})' for name in _COUNTS + _COVERED)} FROM report WHERE run_id = ?"  # noqa: S608
 
 # Staged rows are numbered from 1 and get the ids that follow the last of their table. `:reports` is the last report
@@ -146,13 +147,6 @@ _AT_MOST = {
     "result": "SELECT coalesce(max(id), 0) FROM cases",
 }
 """Queries of the maximum number of rows that an upload adds to each table."""
-_SHARED = f"""
-    SELECT c.path, r.module, {", ".join(f"c.{name}" for name in _COVERED)}, c.covered, c.missed
-    FROM (SELECT c.path, r.module FROM coverage c JOIN report r ON r.id = c.report_id WHERE c.run_id = :run
-          GROUP BY c.path, r.module HAVING min(c.report_id) < max(c.report_id)) AS shared
-    CROSS JOIN coverage c ON c.run_id = :run AND c.path = shared.path
-    CROSS JOIN report r ON r.id = c.report_id AND r.module IS shared.module
-    ORDER BY c.path, r.module"""  # noqa: S608
 
 
 def check_post(user: User | None, project: str) -> None:
@@ -171,8 +165,8 @@ def check_post(user: User | None, project: str) -> None:
 def store(spool: Path, upload: Upload, credential: Credential | None, settings: Tracker, keep: int, now: int) -> Stored:
     """Stores staged reports as a run, or adds them to the run of their key. For a worker, on its own connection.
 
-    `keep` is the number of run events to keep. Raises `Unauthenticated`, `Denied`, `peewee.DatabaseError`; then
-    nothing is stored.
+    `keep` is the number of run events to keep. Raises `Unauthenticated`, `Denied`, `Conflict`,
+    `peewee.DatabaseError`; then nothing is stored.
     """
     with reports.spooled(spool), reports.atomic():
         user = _user(credential, now)
@@ -189,7 +183,9 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
             warnings = [*warnings, *attached.missing, *more]
         if ignored := sources.add(run, project, settings.source):
             warnings = [*warnings, ignored]
-        verdict = quality_gate.verdict(run, project, settings.quality_gate)
+        base = baseline.of_runs([run.id], settings.quality_gate.base_branch).get(run.id)
+        warnings = [*warnings, *test_drop.warnings(run.id, base.run_id if base else None, attempts.is_waiting(run))]
+        verdict = commit_gate.of_run(run, project, settings.quality_gate).verdict
         update = run_events.record(run, project, verdict.passed, keep)
         return Stored(run, project, verdict, update, warnings, unused)
 
@@ -239,7 +235,10 @@ def _project(upload: Upload, user: User | None, security: TrackerSecurity, now: 
 
 
 def _run(project: Project, upload: Upload, now: int) -> Run:
-    """The run of this key, or a new one. The first value of each fact stays; later uploads fill in missing ones."""
+    """The run of this key, or a new one. The first value of each fact stays; later uploads fill in missing ones.
+
+    Raises `Conflict` where that run has another flag.
+    """
     facts = {column: getattr(upload, field) for column, field in _FACTS.items()}
     key = upload.run_key
     existing: Run | None = None if key is None else Run.get_or_none((Run.project == project) & (Run.run_key == key))
@@ -250,6 +249,11 @@ def _run(project: Project, upload: Upload, now: int) -> Run:
             status="PASSED", state="PENDING", uploads=0, **facts, **zeros,
         )  # fmt: skip
         return created
+    flag = upload.flag if upload.flag != upload.perf_flag else None  # not that of performance reports, a default
+    if flag not in (None, existing.flag):
+        raise Conflict(
+            f"the run of the key {key} has the flag {existing.flag}, not {flag}: use a key for each flag", "OTHER_FLAG"
+        )
     missing = {
         column: value for column, value in facts.items() if getattr(existing, column) is None and value is not None
     }
@@ -287,12 +291,10 @@ def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
 
 
 def _ignored_facts(run: Run, upload: Upload) -> list[str]:
-    """Warnings about facts of an upload that the run of its key has otherwise. Flag and commit decide what is gated."""
-    flag = upload.flag if upload.flag != upload.perf_flag else None  # not that of performance reports, a default
-    facts = (("flag", flag, run.flag), ("branch", upload.branch, run.branch), ("commit", upload.commit, run.commit_sha))
+    """Warnings about facts of an upload that the run of its key has otherwise."""
+    facts = (("branch", upload.branch, run.branch), ("commit", upload.commit, run.commit_sha))
     return [
         f"{name} {value} was ignored: the run of this key has the {name} {kept}"
-        + ("; use a key for each flag" if name == "flag" else "")
         for name, value, kept in facts
         if value not in (None, kept)
     ]
@@ -317,17 +319,24 @@ def _complete(run: Run, upload: Upload, is_new: bool, is_first: bool) -> None:
         reopens |= is_first or upload.expected_uploads != run.expected_uploads
         _set(run, expected_uploads=upload.expected_uploads)
     state = attempts.state_after(run, upload.complete)
-    if state != run.state and (reopens or state == "COMPLETE"):
-        _set(run, state=state)
+    if state != run.state and (reopens or state == "COMPLETE" or upload.complete):
+        _set(run, state=state, partial_by=None)
 
 
-def finish(project: Project, run_key: str, flag: str | None, now: int) -> Run:
-    """Marks the run of a key as complete. Raises `NotFound`."""
+def finish(project: Project, run_key: str, flag: str | None, now: int, partial_by: str | None = None) -> Run:
+    """Closes the run of a key: nothing more is expected. Raises `NotFound`.
+
+    With fewer uploads than the run expects it is incomplete, unless `partial_by` says who lets it be complete.
+    """
     run: Run | None = Run.get_or_none((Run.project == project) & (Run.run_key == run_key))
     if run is None or (flag is not None and run.flag != flag):
         raise NotFound(f"{project.name} has no run with the key {run_key}" + (f" and flag {flag}" if flag else ""),
                        "RUN_NOT_FOUND")  # fmt: skip
-    _set(run, state="COMPLETE", updated_at=now)
+    state = attempts.closed_state(run)
+    if state == "INCOMPLETE" and partial_by is not None:
+        _set(run, state="COMPLETE", partial_by=partial_by, updated_at=now)
+    else:
+        _set(run, state=state, partial_by=None, updated_at=now)
     return run
 
 
@@ -341,6 +350,7 @@ def _copy(run: Run, upload: Upload, upload_id: int | None, now: int) -> bool:
     for statement in _ROWS:
         reports.execute_sql(statement, values)
     clusters.add(run.id, values["reports"])
+    patch.store_extensions(run.project_id, now)
     _set(run, uploads=run.uploads + 1, updated_at=now)
     return True
 
@@ -361,12 +371,7 @@ def _counted_twice(run: Run) -> Sequence[int]:
     count = "SELECT count(*) FROM report WHERE run_id = ? AND kind = 'jacoco'"
     if reports.execute_sql(count, (run.id,)).fetchone()[0] < 2:
         return (0, 0, 0, 0)
-    rows = reports.execute_sql(_SHARED, {"run": run.id})
-    excess = [0, 0, 0, 0]
-    for sums, once in unite(rows):
-        for place in range(4):
-            excess[place] += sums[place] - once[place]
-    return excess
+    return counted_twice([run.id])
 
 
 def _set(run: Run, **values: Any) -> None:
