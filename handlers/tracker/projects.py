@@ -94,12 +94,13 @@ async def change_settings(handler: Base, request: SettingsOfProject) -> object:
     columns = settings.named(request)
     token = TokenChange(columns.pop("forge_token")) if "forge_token" in columns else None
     user, now, sources = handler.caller.user, handler.clock.now(), handler.tracker.forges
+    forge_settings = handler.config.tracker.forges
 
     def change() -> None:
         with reports.atomic():
             project = visibility.project(user, request.id, "OWNER")
             is_admin = user is not None and user.is_admin
-            forges.change(project, columns, token, sources.secrets, now, is_admin)
+            forges.change(project, columns, token, sources.secrets, forge_settings, now, is_admin)
         sources.forget_refusal(project.id)
 
     await handler.tracker.run(change)

@@ -269,7 +269,7 @@ def test_project_token_is_bound_to_its_host(server: Server, double: Double) -> N
     assert uploaded.patch(forgeRepo=None).status == 200
     elsewhere = REPOSITORIES["github"].format(port=double.web.port)
     answer = uploaded.patch(forgeRepo=elsewhere)
-    assert (answer.status, "forgeToken was set for 127.0.0.1" in answer.text) == (409, True)
+    assert (answer.status, f"forgeToken was set for http://127.0.0.1:{double.web.port}" in answer.text) == (409, True)
     assert uploaded.patch(forgeRepo=elsewhere, forgeToken=OWN).status == 200
     assert uploaded.patch(forgeRepo="https://user:password@github.com/a/b").status == 400
     assert uploaded.patch(forgeRepo="/srv/git").status == 400

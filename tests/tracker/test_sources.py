@@ -19,13 +19,17 @@ from conftest import Server
 from uploads import FORM, INGEST, body, jacoco, junit, part, query_store
 
 from handlers.tracker.pages import coverage_strip
+from models.config.settings import Forge
 from models.tracker.files import source_archive
 from models.tracker.files.source_archive import BadArchive, text_files
 from models.tracker.files.sources import CoveredFile
-from models.tracker.forges.forge_links import file_url, line_url
+from models.tracker.forges import project_forge
+from models.tracker.forges.forge_links import file_url, line_url, pages_of
+from models.tracker.tables import Project
 
 API = "/api/v1"
 SHA = "9fceb02d0ae598e95dc970b74767f19372d61af8"
+OTHER = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
 
 
 def archive(files: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
@@ -104,25 +108,95 @@ def test_an_archive_that_inflates_too_much_is_refused(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("repo", "provider", "expected"),
     [
-        ("https://github.com/a/b", None, f"https://github.com/a/b/blob/{SHA}/x%20y.py"),
-        ("git@github.com:a/b.git", None, f"https://github.com/a/b/blob/{SHA}/x%20y.py"),
-        ("ssh://git@gitlab.com/g/s/p.git", None, f"https://gitlab.com/g/s/p/-/blob/{SHA}/x%20y.py"),
-        ("https://code.example.com:8443/g/p", "gitlab", f"https://code.example.com:8443/g/p/-/blob/{SHA}/x%20y.py"),
-        ("https://codeberg.org/a/b", None, f"https://codeberg.org/a/b/src/commit/{SHA}/x%20y.py"),
-        ("https://user:secret@github.com/a/b", None, f"https://github.com/a/b/blob/{SHA}/x%20y.py"),
         ("https://code.example.com/a/b", None, None),
+        ("https://code.example.com/a/b", "azure", None),
         ("javascript:alert(1)//github.com/a/b", None, None),
         ("https://github.com/a", None, None),
         ("https://github.com:x/a/b", None, None),
         (None, "github", None),
+        ("https://user:secret@github.com/a/b", None, f"https://github.com/a/b/blob/{SHA}/x%20y.py"),
     ],
 )
 def test_links_lead_to_the_file_at_the_commit(repo: str | None, provider: str | None, expected: str | None) -> None:
     assert file_url(repo, SHA, "x y.py", provider) == expected
     assert file_url(repo, 'main"><script>', "x y.py", provider) is None
     assert file_url(repo, SHA, "../x.py", provider) is None
-    if expected:
-        assert line_url(expected, 3) == f"{expected}#L3"
+
+
+GITHUB = ("/commit/{0}", "/pull/7", "/compare/{1}...{0}", "/blob/{0}/x%20y.py#L3")
+GITLAB = ("/-/commit/{0}", "/-/merge_requests/7", "/-/compare/{1}...{0}", "/-/blob/{0}/x%20y.py#L3")
+FORGEJO = ("/commit/{0}", "/pulls/7", "/compare/{1}...{0}", "/src/commit/{0}/x%20y.py#L3")
+BITBUCKET = ("/commits/{0}", "/pull-requests/7", "/branches/compare/{0}%0D{1}", "/src/{0}/x%20y.py#lines-3")
+BITBUCKET_SERVER = (
+    "/commits/{0}", "/pull-requests/7/overview", "/compare/commits?sourceBranch={0}&targetBranch={1}",
+    "/browse/x%20y.py?at={0}#3",
+)  # fmt: skip
+AZURE = (
+    "/commit/{0}", "/pullrequest/7", "/branchCompare?baseVersion=GC{1}&targetVersion=GC{0}",
+    "?path=/x%20y.py&version=GC{0}&line=3&lineEnd=3&lineStartColumn=1&lineEndColumn=1000",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("repo", "provider", "address", "paths"),
+    [
+        ("https://github.com/a/b", None, "https://github.com/a/b", GITHUB),
+        ("git@github.com:a/b.git", "azure", "https://github.com/a/b", GITHUB),
+        ("https://github.acme.example:8443/a/b", None, "https://github.acme.example:8443/a/b", GITHUB),
+        ("ssh://git@gitlab.com/g/s/p.git", None, "https://gitlab.com/g/s/p", GITLAB),
+        ("https://code.example.com:8443/g/p", "gitlab", "https://code.example.com:8443/g/p", GITLAB),
+        ("https://codeberg.org/a/b", None, "https://codeberg.org/a/b", FORGEJO),
+        ("http://git.acme.example:3000/a/b", "gitea", "http://git.acme.example:3000/a/b", FORGEJO),
+        ("https://forgejo.acme.example/a/b", None, "https://forgejo.acme.example/a/b", FORGEJO),
+        ("git@bitbucket.org:a/b.git", None, "https://bitbucket.org/a/b", BITBUCKET),
+        ("https://bitbucket.acme.example:7990/scm/PRJ/b.git", None,
+         "https://bitbucket.acme.example:7990/projects/PRJ/repos/b", BITBUCKET_SERVER),
+        ("https://code.acme.example/x/scm/~me/b.git", "bitbucket", "https://code.acme.example/x/users/me/repos/b",
+         BITBUCKET_SERVER),
+        ("https://dev.azure.com/org/my%20app/_git/b", None, "https://dev.azure.com/org/my%20app/_git/b", AZURE),
+        ("git@ssh.dev.azure.com:v3/org/app/b", "azure", "https://dev.azure.com/org/app/_git/b", AZURE),
+        ("http://tfs.acme.example:8080/tfs/main/app/_git/b", "azure",
+         "http://tfs.acme.example:8080/tfs/main/app/_git/b", AZURE),
+    ],
+)  # fmt: skip
+def test_pages_of_each_forge(repo: str, provider: str | None, address: str, paths: tuple[str, ...]) -> None:
+    pages = pages_of(repo, provider)
+    assert pages is not None
+    file = pages.file(SHA, "x y.py")
+    assert file is not None
+    found = (pages.commit(SHA), pages.pull(7), pages.comparison(OTHER, SHA), line_url(file, 3))
+    assert found == tuple(address + path.format(SHA, OTHER) for path in paths)
+    assert pages.commit("main") is None
+
+
+def test_a_confirmed_repository_has_the_pages_of_its_forge() -> None:
+    forges = {"own": Forge(type="gitlab", url="http://code.acme.example:8080/lab")}
+    project = Project(forge_repo="git@code.acme.example:lab/group/app.git", repo_url="https://github.com/a/b")
+    pages = project_forge.pages(project, "https://github.com/fork/b", forges, "github")
+    assert pages is not None
+    assert pages.commit(SHA) == f"http://code.acme.example:8080/lab/group/app/-/commit/{SHA}"
+    project.forge_repo = None
+    pages = project_forge.pages(project, "https://github.com/fork/b", forges, "github")
+    assert pages is not None
+    assert pages.commit(SHA) == f"https://github.com/fork/b/commit/{SHA}"
+
+
+def test_the_token_of_a_project_goes_to_no_other_port_of_its_host() -> None:
+    forges = {
+        name: Forge(type="forgejo", url=f"https://git.example:{port}", repositories=(f"{name}/*",))
+        for name, port in (("one", 3000), ("two", 4000))
+    }
+    project = Project(forge_repo="https://git.example:3000/one/app", forge_token_at=1)
+    project.forge_token_host = "https://git.example:3000"
+    assert project_forge.link(project, forges).state == "OK"
+    project.forge_repo = "git@git.example:two/app.git"
+    found = project_forge.link(project, forges)
+    assert (found.state, found.reason) == (
+        "NO_TOKEN",
+        "the token of the project was set for https://git.example:3000, not for https://git.example:4000",
+    )
+    project.forge_token_host = "git.example"  # as an earlier version kept it
+    assert project_forge.link(project, forges).state == "NO_TOKEN"
 
 
 @pytest.fixture(scope="module")

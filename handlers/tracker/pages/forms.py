@@ -121,6 +121,7 @@ class Forge(SettingsForm):
     @shown_again
     async def post(self, id: str) -> None:
         form, sources, now = self.form(), self.tracker.forges, self.clock.now()
+        forge_settings = self.config.tracker.forges
         columns = {"source_mode": None, "forge_repo": None, **settings.read_form(form, settings.FORGE)}
         typed, token = columns.pop("forge_token", None), None
         if form.get("remove_token") or typed:
@@ -129,7 +130,7 @@ class Forge(SettingsForm):
         await self.change(
             id,
             "OWNER",
-            lambda project: forges.change(project, columns, token, sources.secrets, now, is_confirmed),
+            lambda project: forges.change(project, columns, token, sources.secrets, forge_settings, now, is_confirmed),
             "/settings",
         )
         sources.forget_refusal(int(id))

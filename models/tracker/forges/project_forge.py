@@ -20,7 +20,7 @@ from models.errors import Conflict
 from models.tracker import visibility
 from models.tracker.files import sources
 from models.tracker.files.sources import CoveredFile
-from models.tracker.forges.forge_links import PORTS, Repository, is_commit, repository
+from models.tracker.forges.forge_links import PORTS, ForgePages, Repository, is_commit, pages_of, repository
 from models.tracker.project_secrets import ProjectSecrets
 from models.tracker.tables import Project, Run, reports
 
@@ -105,6 +105,38 @@ def _path_at(forge: Forge, found: Repository) -> str | None:
     return path if is_valid and (path.count("/") == 1 or (forge.type == "gitlab" and "/" in path)) else None
 
 
+def pages(project: Project, repo_url: str | None, forges: Forges, ci_provider: str | None) -> ForgePages | None:
+    """The pages of a project's repository: the confirmed one at its forge, else that of an upload."""
+    confirmed = repository(project.forge_repo)
+    if confirmed and (found := find(forges, confirmed)):
+        _, forge, path = found
+        return ForgePages(forge.type, f"{forge.url.rstrip('/')}/{quote(path)}")
+    return pages_of(project.forge_repo or repo_url or project.repo_url, ci_provider)
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of a URL: what a token is bound to."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port or PORTS[parts.scheme]}"
+
+
+def _bound_to(forge_repo: str | None, forges: Forges) -> str | None:
+    """The origin of the forge that has a repository, else of the repository itself."""
+    confirmed = repository(forge_repo)
+    if confirmed is None:
+        return None
+    found = find(forges, confirmed)
+    return origin_of(found[1].url if found else confirmed.address)
+
+
+def _fits(bound: str | None, origin: str | None) -> bool:
+    """Whether a token that is bound to an origin, or to a host by an earlier version, is for another one."""
+    if bound is None or origin is None or "://" in bound:
+        return bound in (None, origin)
+    return origin in (f"https://{bound}:443", f"http://{bound}:80")
+
+
 def _matches(pattern: str, path: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), path, re.IGNORECASE) is not None
 
@@ -124,6 +156,9 @@ def link(project: Project, forges: Forges) -> ForgeLink:
         if not project.forge_repo_by_admin:
             reason = f"the token of the forge {name} is for repositories that an ADMIN confirmed: set the project's own"
             return ForgeLink("NO_TOKEN", reason, *found)
+    elif not _fits(project.forge_token_host, origin_of(forge.url)):
+        reason = f"the token of the project was set for {project.forge_token_host}, not for {origin_of(forge.url)}"
+        return ForgeLink("NO_TOKEN", reason, *found)
     return ForgeLink("OK", None, name, forge, path)
 
 
@@ -139,25 +174,25 @@ def change(
     columns: Mapping[str, Any],
     token: TokenChange | None,
     secrets: ProjectSecrets,
+    forges: Forges,
     now: int,
     is_admin: bool = False,
 ) -> None:
     """Stores settings of a project, and its token, in the caller's transaction. Raises `Conflict`.
 
-    A token stays with the host of the repository that it was set for. The forge's own token may read more than the
-    owner of a project, so it serves a repository only if an ADMIN confirms it (`is_admin`).
+    A token stays with the scheme, host and port of the forge that it was set for. The forge's own token may read more
+    than the owner of a project, so it serves a repository only if an ADMIN confirms it (`is_admin`).
     """
     changed = dict(columns)
     if changed.get("forge_repo", project.forge_repo) != project.forge_repo or (is_admin and "forge_repo" in changed):
         changed["forge_repo_by_admin"] = int(is_admin)
-    confirmed = repository(changed.get("forge_repo", project.forge_repo))
-    host = confirmed and confirmed.host
+    host = _bound_to(changed.get("forge_repo", project.forge_repo), forges)
     if token is not None:
         is_set = token.value is not None
         changed |= {"forge_token_at": now if is_set else None, "forge_token_host": host if is_set else None}
         secrets.set(project.id, TOKEN, token.value, now)
     elif project.forge_token_at is not None and host is not None:
-        if project.forge_token_host not in (None, host):
+        if not _fits(project.forge_token_host, host):
             raise Conflict(
                 f"forgeToken was set for {project.forge_token_host}: set it again, or send null to remove it"
             )
