@@ -51,7 +51,7 @@ from handlers.supervision import streams as status_streams
 from handlers.tracker import attachments, ingest, perf, projects, source, triage, uploader
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
-from handlers.tracker.pages import badges, compare_page, failure_pages, forms, tracker_pages
+from handlers.tracker.pages import badges, commit_pages, commits, compare_page, failure_pages, forms, tracker_pages
 from handlers.tracker.project_status import ProjectStatusCache
 from handlers.tracker.stream import Runs, RunStream
 from handlers.web import documents, layout, live, overview, search, static
@@ -109,6 +109,7 @@ TRACKER = Service(
         *projects.routes,
         *run_reads.routes,
         *triage.routes,
+        *commits.routes,
         *attachments.routes,
         *source.routes,
         *perf.routes,
@@ -151,6 +152,7 @@ def rules(services: Services, streams: Streams, replaced: Replaced | None = None
     tracker_routes = [
         *tracker_pages.routes,
         *failure_pages.routes,
+        *commit_pages.routes,
         *compare_page.routes,
         *source.pages,
         *perf.pages,

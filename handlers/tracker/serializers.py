@@ -115,13 +115,13 @@ def gate_verdict(project: Project, judged: CommitVerdict) -> GateVerdict:
         run_path=run_path(run),
         complete=judged.complete,
         patch_coverage_pct=percent(judged.patch_covered, judged.patch_missed),
-        flags=[_flag(flag) for flag in judged.flags],
-        baseline=_baseline(judged.verdict),
+        flags=[flag_info(flag) for flag in judged.flags],
+        baseline=baseline_info(judged.verdict),
         coverage=copied(CommitCoverageInfo, judged.coverage) if judged.coverage else None,
     )
 
 
-def _flag(flag: FlagStatus) -> FlagInfo:
+def flag_info(flag: FlagStatus) -> FlagInfo:
     run, verdict = flag.run, flag.verdict
     return FlagInfo(
         flag=flag.flag,
@@ -130,11 +130,11 @@ def _flag(flag: FlagStatus) -> FlagInfo:
         passed=flag.passed,
         line_coverage_pct=flag.coverage,
         carried_from=None if verdict else CarriedFrom(run.id, run.commit_sha, Instant(run.created_at)),
-        baseline=_baseline(verdict),
+        baseline=baseline_info(verdict),
     )
 
 
-def _baseline(verdict: Verdict | None) -> BaselineInfo | None:
+def baseline_info(verdict: Verdict | None) -> BaselineInfo | None:
     return copied(BaselineInfo, verdict.baseline) if verdict and verdict.baseline else None
 
 

@@ -349,6 +349,7 @@ STEPS.append(
     [
         "ALTER TABLE run ADD COLUMN partial_by TEXT",
         "CREATE INDEX report_by_upload ON report (upload_id) WHERE upload_id IS NOT NULL",
+        "CREATE INDEX run_by_pull ON run (project_id, pr_number, created_at, id) WHERE pr_number IS NOT NULL",
         "CREATE TABLE covered_extension (project_id INTEGER NOT NULL REFERENCES project ON DELETE CASCADE,"
         " extension TEXT NOT NULL, seen_at INTEGER NOT NULL, PRIMARY KEY (project_id, extension)) WITHOUT ROWID",
         " ".join(_EXTENSIONS.split()),

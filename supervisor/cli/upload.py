@@ -74,18 +74,23 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     _add_repository_options(parser)
     parser.add_argument("--no-gzip", action="store_true", help="send the files as they are")
+    _add_verdict_options(parser)
+    parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds without an answer (120)")
+    parser.add_argument(
+        "--retry-for", type=_duration, default=120.0, metavar="S",
+        help="try again so long while the server cannot be reached or is overloaded (120s; 0: once)",
+    )  # fmt: skip
+
+
+def _add_verdict_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options on the quality gate."""
     parser.add_argument(
         "--gate", nargs="?", choices=["commit", "flag"], const="commit",
         help="exit with 1 if the quality gate fails: for all of the commit so far (commit), or for the flag alone",
     )  # fmt: skip
-    parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds without an answer (120)")
     parser.add_argument(
         "--wait", type=_duration, nargs="?", const=600.0, metavar="S",
         help="wait until the run is complete, at most so long (10m), then exit as --gate does",
-    )  # fmt: skip
-    parser.add_argument(
-        "--retry-for", type=_duration, default=120.0, metavar="S",
-        help="try again so long while the server cannot be reached or is overloaded (120s; 0: once)",
     )  # fmt: skip
 
 

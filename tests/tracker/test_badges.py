@@ -97,6 +97,15 @@ def test_a_run_of_skipped_tests_has_no_pass_rate(server: Server, project: Projec
     assert read_badge(server, project, "pass") == ("tests: n/a", GREY)
 
 
+def test_a_base_branch_that_stays_broken_is_named_on_the_badge(server: Server, project: Project) -> None:
+    first = records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, commit_sha="1")
+    assert read_badge(server, project, "pass") == ("tests: 50%", RED)
+    records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, commit_sha="2")
+    words = f"tests: 50%, failing since {first.id} (2 commits)"
+    assert read_badge(server, project, "pass") == (words, RED)
+    assert read_badge(server, project, "pass", "?branch=other") == ("tests: n/a", GREY)
+
+
 @pytest.mark.parametrize(("number", "colour"), [(0, GREEN), (1, YELLOW), (3, YELLOW), (4, RED)])
 def test_flaky_tests_are_counted(server: Server, number: int, colour: str) -> None:
     project = records.create_project(f"flaky {number}")
@@ -163,12 +172,3 @@ def test_closed_mode_leaves_badges_of_public_projects_open(tmp_path_factory: pyt
         assert server.get(path.format(public.id), Authorization="Bearer plt_wrong").status == 401
         assert server.get(f"/api/v1/projects/{public.id}").status == 401
         assert server.get(f"/projects/{public.id}").status == 302
-
-
-def test_a_base_branch_that_stays_broken_is_named_on_the_badge(server: Server, project: Project) -> None:
-    first = records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, commit_sha="1")
-    assert read_badge(server, project, "pass") == ("tests: 50%", RED)
-    records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, commit_sha="2")
-    words = f"tests: 50%, failing since {first.id} (2 commits)"
-    assert read_badge(server, project, "pass") == (words, RED)
-    assert read_badge(server, project, "pass", "?branch=other") == ("tests: n/a", GREY)

@@ -25,6 +25,10 @@ READ_PATHS = (
     "/api/v1/projects/{project}/runs",
     "/api/v1/projects/{project}/flaky",
     "/api/v1/projects/{project}/tests?className=c.A&name=a",
+    "/api/v1/projects/{project}/commits",
+    "/api/v1/projects/{project}/commits/abc",
+    "/api/v1/projects/{project}/pulls",
+    "/api/v1/projects/{project}/pulls/7",
     "/api/v1/runs/{run}",
     "/api/v1/runs/{run}/quality-gate",
     "/api/v1/compare?base={run}&head={run}",
@@ -38,6 +42,10 @@ READ_PATHS = (
 PAGE_PATHS = (
     "/projects/{project}",
     "/projects/{project}/test?className=c.A&name=a",
+    "/projects/{project}/commits",
+    "/projects/{project}/commits/abc",
+    "/projects/{project}/pulls",
+    "/projects/{project}/pulls/7",
     "/runs/{run}",
     "/compare?base={run}&head={run}",
     "/compare?base={run}&head={open}",
@@ -104,7 +112,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         projects = [records.create_project("open"), records.create_project("secret-name", "PRIVATE")]
         for project in projects:
             for _ in range(40):  # a run to delete for each test of CHANGES
-                records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(1, 1), commit_sha="abc")
+                records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, (1, 1), commit_sha="abc", pr_number=7)
         tokens: dict[str, dict[str, str]] = {"anonymous": {}}
         sessions: dict[str, dict[str, str]] = {"anonymous": {}}
         for name in ACCOUNTS:

@@ -30,11 +30,13 @@ COVERED = uploads.jacoco({"a.py": {1: True, 2: False}})
 PAGES = ["/", "/projects", "/projects/1", "/runs/2", "/compare",
          "/compare?base=1&head=2", "/projects/1/test?className=c.A&name=fine", "/projects/1/settings", "/login",
          "/profile", "/users", "/runs/2/coverage?path=", "/runs/2/tests", "/projects/1/clusters",
-         "/projects/1/owners", "/projects/1/search?q=broke", "/projects/1/perf", "/search?q=shop"]  # fmt: skip
+         "/projects/1/owners", "/projects/1/search?q=broke", "/projects/1/perf", "/search?q=shop",
+         "/projects/1/commits", "/projects/1/commits/abc123", "/projects/1/pulls", "/projects/1/pulls/7"]  # fmt: skip
 STATES = [("/projects?q=nothing", 200), ("/runs/2/tests?q=nothing", 200), ("/projects/1/search?q=nothing", 200),
           ("/users?q=nothing", 200), ("/runs/2?q=nothing", 200), ("/projects/1?branch=nothing", 200),
           ("/search?q=nothing", 200), ("/runs/999", 404), ("/compare?base=1&head=x", 400),
-          ("/projects/1/test?className=no&name=no", 404)]  # fmt: skip
+          ("/projects/1/test?className=no&name=no", 404), ("/projects/1/commits?branch=nothing", 200),
+          ("/projects/1/commits/no", 404), ("/projects/1/pulls/999", 404)]  # fmt: skip
 """Pages without contents, and pages of errors."""
 JTL = "timeStamp,elapsed,label,success\n1700000000000,100,GET /cart,true\n1700000001000,300,GET /cart,false\n"
 
@@ -42,7 +44,7 @@ JTL = "timeStamp,elapsed,label,success\n1700000000000,100,GET /cart,true\n170000
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(tmp_path_factory.mktemp("tracker-pages"), **ADMIN) as one:
-        facts = (("project", "shop"), ("branch", "main"), ("buildUrl", "javascript:alert(1)"))
+        facts = (("project", "shop"), ("branch", "main"), ("prNumber", "7"), ("buildUrl", "javascript:alert(1)"))
         for report in (GREEN, REPORT):
             parts = [uploads.part(name, text) for name, text in (*facts, ("commit", "abc123"))]
             parts += [

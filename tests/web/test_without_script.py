@@ -18,7 +18,9 @@ JTL = "timeStamp,elapsed,label,success\n1700000000000,100,GET /cart,true\n"
 PAGES = ["/", "/processes", "/processes/web", "/history", "/search?q=web", "/swagger-ui.html", "/projects",
          "/projects/1", "/projects/1/test?className=c.A&name=broken", "/projects/1/settings", "/projects/1/clusters",
          "/projects/1/triage",
-         "/projects/1/owners", "/projects/1/search?q=broke", "/projects/1/perf", "/runs/2", "/runs/2/tests", "/compare",
+         "/projects/1/owners", "/projects/1/search?q=broke", "/projects/1/perf", "/projects/1/commits",
+         "/projects/1/commits/abc123", "/projects/1/pulls", "/projects/1/pulls/7", "/runs/2", "/runs/2/tests",
+         "/compare",
          "/compare?base=1&head=2", "/profile", "/users"]  # fmt: skip
 
 
@@ -26,7 +28,13 @@ PAGES = ["/", "/processes", "/processes/web", "/history", "/search?q=web", "/swa
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(tmp_path_factory.mktemp("without-script"), {"web": {"command": "sleep 1000"}}) as one:
         for _ in range(2):
-            facts = (("project", "shop"), ("branch", "main"), ("commit", "abc123"), ("junit", REPORT))
+            facts = (
+                ("project", "shop"),
+                ("branch", "main"),
+                ("commit", "abc123"),
+                ("prNumber", "7"),
+                ("junit", REPORT),
+            )
             uploads.upload(one, *facts, ("jacoco", uploads.jacoco({"a.py": {1: True, 2: False}})), ("perf", JTL))
         yield one
 

@@ -87,6 +87,11 @@ def _query(**values: Any) -> str:
     return urlencode({name: value for name, value in values.items() if value is not None})
 
 
+def commit_path(commit: str | None) -> str:
+    """The path of a commit's page below that of its project."""
+    return f"commits/{quote(commit or '', safe='')}"
+
+
 def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
     """The commands of a CI job: post a report, then check the quality gate."""
     origin = f"{'https' if page.caller.is_secure else page.request.protocol}://{page.request.host}"
@@ -112,6 +117,7 @@ _HELPERS = {
     "statuses": list(Triage.__members__),
     "health": health,
     "size": size,
+    "commit_path": commit_path,
 }
 
 

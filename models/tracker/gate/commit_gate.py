@@ -174,15 +174,16 @@ def judge(
     aggregate: bool = True,
     branch: str | None = None,
     late: int | None = None,
+    verdicts: Mapping[int, Verdict] | None = None,
 ) -> CommitVerdict:
     """Judges the commit of a run. Without `aggregate`, or with `aggregate-flags: false`, that run alone decides.
 
     With `branch`, runs of the commit on other branches do not count. `late`: a commit whose last upload was not after
-    this time waits for no required flag any more.
+    this time waits for no required flag any more. `verdicts` on its runs are made here unless given.
     """
     limits = quality_gate.thresholds(project, settings)
-    runs = _runs_of_commit(newest, branch) if aggregate else [newest]
-    verdicts = quality_gate.verdicts(runs, {project.id: project}, settings)
+    runs = runs_of_commit(newest, branch) if aggregate else [newest]
+    verdicts = verdicts or quality_gate.verdicts(runs, {project.id: project}, settings)
     missing = _missing_flags(newest, limits, branch) if aggregate else []
     is_waiting = bool(missing) and (late is None or max(run.updated_at for run in runs) > late)
     required = [required_rule(missing, is_waiting)] if aggregate and limits.required_flags else []
@@ -213,7 +214,7 @@ def _judged_together(
     required: Sequence[RuleInfo],
 ) -> tuple[Verdict, dict[int, bool]]:
     """The verdict on all flags of a commit, and by run whether the rules of its flag and of the commit pass."""
-    now, before = covered.share if covered else None, _coverage_before(verdicts, carried)
+    now, before = covered.share if covered else None, _coverage_before([verdicts[run.id] for run in runs], carried)
     of_commit = [*required, *quality_gate.coverage_rules(limits, now, before)]
     if limits.min_patch_coverage is not None:
         counts = changed.covered, changed.missed, changed.unknown
@@ -232,9 +233,9 @@ def _coverage(runs: Sequence[Run]) -> CommitCoverage | None:
     return CommitCoverage(*counts, [run.flag for run in runs if line_coverage(run) is not None]) if counts else None
 
 
-def _coverage_before(verdicts: Mapping[int, Verdict], carried: Sequence[Run]) -> Fraction | None:
+def _coverage_before(verdicts: Sequence[Verdict], carried: Sequence[Run]) -> Fraction | None:
     """The union of the coverage of the baselines of a commit's flags, with what is carried to the commit."""
-    bases = runs_by_id({one.baseline_id for one in verdicts.values() if one.baseline_id is not None})
+    bases = runs_by_id({one.baseline_id for one in verdicts if one.baseline_id is not None})
     if all(line_coverage(run) is None for run in bases.values()):
         return None
     return share(*(united([*bases.values(), *carried]) or (0, 0)))
@@ -272,7 +273,7 @@ def required_rule(missing: Sequence[str], is_waiting: bool) -> RuleInfo:
     return RuleInfo("required-flags", False, f"waiting for {names}" if is_waiting else f"no run of {names}")
 
 
-def _runs_of_commit(newest: Run, branch: str | None) -> list[Run]:
+def runs_of_commit(newest: Run, branch: str | None) -> list[Run]:
     """The newest run of each flag of the commit, by flag, with `newest` for its own flag."""
     if newest.commit_sha is None:
         return [newest]
