@@ -338,6 +338,10 @@ STEPS.append(
 its project itself: its run may be gone when the trigger runs."""
 
 
+STEPS.append(["ALTER TABLE report ADD COLUMN warnings TEXT"])
+"""What a report lacks, a line each: it ends in the middle, or lists fewer tests than it declares."""
+
+
 _EXTENSION = "lower(substr(c.path, length(rtrim(c.path, replace(c.path, '.', ''))) + 1))"
 _EXTENSIONS = f"""
     INSERT INTO covered_extension (project_id, extension, seen_at)
@@ -420,7 +424,3 @@ def stored_bytes(contents: str) -> int:
     """The bytes of all rows of a table of contents."""
     row = reports.execute_sql("SELECT bytes FROM stored_bytes WHERE name = ?", (contents,)).fetchone()
     return int(row[0]) if row else 0
-
-
-STEPS.append(["ALTER TABLE report ADD COLUMN warnings TEXT"])
-"""What a report lacks, a line each: it ends in the middle, or lists fewer tests than it declares."""
