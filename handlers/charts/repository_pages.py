@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from handlers.charts.base_page import ChartPage, cut
-from handlers.charts.operations import Warned
+from handlers.charts.operations import Warned, helm_caller
 from handlers.routing import Route
 from handlers.web.table import page_of, read_table
+from models import markdown
 from models.charts.repositories import stored as catalogue
 from models.charts.repositories.listings import matching
 from models.charts.repositories.listings import versions as listed_versions
@@ -18,6 +20,8 @@ from models.charts.responses import HubItem
 from models.errors import Invalid, Problem
 from models.paging import whole
 from supervisor.charts.workers import MAX_INLINE_BYTES
+
+log = logging.getLogger("charts")
 
 _PAGE_ROWS = 100
 _MAX_VERSIONS = 200
@@ -193,10 +197,21 @@ class OneChart(ChartPage):
             tab=tab,
             tabs=_TABS,
             text=text,
+            html=await self._html(text) if tab == "readme" and text.strip() else "",
             is_cut=is_cut,
             problem=problem,
             query=lambda **values: urlencode(values),
         )
+
+    async def _html(self, text: str) -> str:
+        """A README as HTML; empty where it takes too long: the page shows the text then."""
+        charts = self.charts
+        try:
+            with charts.workers.one_request(), charts.helm.called_by(helm_caller(self.caller), False):
+                return await charts.workers.run(markdown.to_html, text)
+        except Problem as problem:
+            log.info("a README is shown as text: %s", problem.message)
+            return ""
 
     async def _text(self, ref: str, version: str, tab: str) -> tuple[str, str]:
         tool = {"readme": "readme", "values": "values", "metadata": "chart", "crds": "crds"}[tab]

@@ -1,0 +1,53 @@
+"""The README of a chart is rendered, as a safe subset and in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser_pages import get_page
+from chart_servers import FULL, chart_archive, post_json, web_server
+from conftest import Server
+from http_checks import running_server
+
+README = """# shop
+
+A *shop*, see [its site](https://shop.example) and [values](values.yaml). ![logo](https://shop.example/logo.png)
+
+<script>alert(1)</script>
+
+| name | default |
+|---|---|
+| `replicas` | 1 |
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with web_server() as repository:
+        repository.serve(
+            ("shop", "1.0.0", chart_archive("shop", "1.0.0", {"README.md": README})),
+            ("slow", "1.0.0", chart_archive("slow", "1.0.0", {"README.md": "![" + "[" * 60_000})),
+        )
+        svc = {"security": {**FULL, "allowed-hosts": [repository.host_port]}, "work": {"timeout": "2s"}}
+        with running_server(tmp_path, svc=svc) as one:
+            assert post_json(one, "/repos", {"name": "lab", "url": repository.url}).status == 201
+            yield one
+
+
+def test_a_readme_is_rendered_as_a_safe_subset(server: Server) -> None:
+    page = server.get("/repositories/lab/shop").text
+    article = page.partition('<article class="prose">')[2].partition("</article>")[0]
+    assert '<h2 id="shop">shop</h2>' in article
+    assert '<a href="https://shop.example" rel="noopener noreferrer nofollow">its site</a> and values. logo' in article
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in article
+    assert "<td><code>replicas</code></td>" in article
+    assert "<img" not in article
+
+
+def test_a_readme_that_takes_too_long_is_shown_as_text(server: Server) -> None:
+    found = get_page(server, "/repositories/lab/slow")
+    assert "[[[[[[" in found.words
+    assert "<article" not in server.get("/repositories/lab/slow").text
+    assert "a README is shown as text: the work took longer" in server.log.read_text()
