@@ -27,7 +27,7 @@ from typing import Any
 from attrs import Factory, define, frozen
 
 from models.children import Exit, Limits
-from models.errors import Failed
+from models.errors import Failed, Unavailable
 from supervisor.children import openings
 from supervisor.children.launcher import Launcher, read_status
 from supervisor.children.launcher_process import script_problem
@@ -131,6 +131,8 @@ class Child:
     """Why the command could not be executed, where that was known only after the spawn."""
     is_grouped: bool = False
     """Whether it is in its control group, with everything that it has started since."""
+    is_released: bool = False
+    """Whether the server stops and leaves it running: its descriptor is closed, and no signal is sent any more."""
     _status: int | None = None
     _launched: asyncio.Future[None] | None = None
 
@@ -139,7 +141,8 @@ class Child:
         return self.identity.pid
 
     def send(self, number: int) -> None:
-        """Sends a signal to its process group, unless it was reaped. Raises `Failed`."""
+        """Sends a signal to its process group, unless it was reaped. Raises `Failed`, `Unavailable`."""
+        self.check_held()
         if self.exited.done():
             return
         try:
@@ -150,13 +153,19 @@ class Child:
             raise Failed(f"pid {self.pid} cannot be signalled: it runs as another user", "STOP_FAILED") from None
 
     def send_to_main(self, number: int) -> None:
-        """Sends a signal to the process alone, not to its group. Raises `Failed`."""
+        """Sends a signal to the process alone, not to its group. Raises `Failed`, `Unavailable`."""
+        self.check_held()
         try:
             with contextlib.suppress(ProcessLookupError):
                 if not self.exited.done():
                     signal.pidfd_send_signal(self.pidfd, number)
         except PermissionError:
             raise Failed(f"pid {self.pid} may not be signalled: it has become another user's", "STOP_FAILED") from None
+
+    def check_held(self) -> None:
+        """Raises `Unavailable` where the server stops and leaves it running: its descriptor may be another file's."""
+        if self.is_released:
+            raise Unavailable("the server is stopping")
 
     async def executed(self) -> bool:
         """Waits until it executes its command, which it usually does at once; returns whether it did."""
@@ -357,6 +366,7 @@ class Children:
         loop = asyncio.get_running_loop()
         for child in self._watched.values():
             loop.remove_reader(child.pidfd)
+            child.is_released = True
             os.close(child.pidfd)
             child.close_status()
             if child.popen is not None:

@@ -25,6 +25,7 @@ from models.supervision.process import (
 from models.supervision.record import Record
 from models.supervision.runs import Cause
 from supervisor.processes.logs.files import LogFile
+from supervisor.processes.open_calls import OpenCalls
 from supervisor.processes.process.attempts import StartCalledOff, next_request, stopped_before_start
 from supervisor.processes.process.context import SupervisionContext
 from supervisor.processes.process.hooks import START_PRE
@@ -70,6 +71,7 @@ class Fleet:
         self._starts: dict[Process, tuple[int, asyncio.Future[str]]] = {}
         self._waiting_dependents: set[asyncio.Future[list[str]]] = set()
         self._tasks = BackgroundTasks(_report_failure)
+        self.calls = OpenCalls()
         self.on_specs_changed: Callable[[], None] = lambda: None
         """Called when a reload has replaced the specs, before it starts or stops anything."""
 
@@ -175,14 +177,15 @@ class Fleet:
             await other.stop(request)
         return await process.stop(request)
 
-    async def _stored(self, work: Awaitable[str]) -> str:
+    async def _stored(self, work: Coroutine[Any, Any, str]) -> str:
         """A response is sent when the changes that it reports are stored."""
-        try:
-            return await work
-        except StartCalledOff as problem:
-            raise Conflict(problem.message, problem.code) from None
-        finally:
-            await self._context.event_writer.ensure_stored()
+        with contextlib.closing(work), self.calls.open():
+            try:
+                return await work
+            except StartCalledOff as problem:
+                raise Conflict(problem.message, problem.code) from None
+            finally:
+                await self._context.event_writer.ensure_stored()
 
     async def _start_dependencies(self, name: str, request: int) -> None:
         """Starts the dependencies of a process and waits for them, `start-timeout` at most. Raises `Failed`.
@@ -297,6 +300,7 @@ class Fleet:
         if leave:
             for process in self._processes.values():
                 process.hooks.call_off(next_request(), START_PRE)
+            await self.calls.end([*(start for _, start in self._starts.values()), *self._waiting_dependents])
             await _wait_for_spawns(self)
             log.info("processes left running: %d", sum(process.live for process in self._processes.values()))
         else:
@@ -313,8 +317,12 @@ class Fleet:
         """Takes over a new configuration: a process whose entry did not change is not touched.
 
         `auto_start` is whether new processes marked `auto-start` are started. Those with a `start-delay`, and what
-        depends on them, are started in the background.
+        depends on them, are started in the background. Raises `Unavailable` where the server stops meanwhile.
         """
+        with self.calls.open():
+            return await self._reload(specs, auto_start)
+
+    async def _reload(self, specs: Mapping[str, ProcessSpec], auto_start: bool) -> Reload:
         plan, needed = self.preview(specs, auto_start), self._needed
         removed = [self._processes[name] for name in plan.removed]
         self._take_over(specs, plan.changed)
@@ -419,12 +427,17 @@ async def _gather_or_cancel(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 async def _begin_all(processes: list[Process], do: Callable[[Process], Awaitable[str]]) -> list[asyncio.Future[str]]:
     """Begins all operations, a few in each iteration of the loop, so that requests are answered in between."""
     tasks: list[asyncio.Future[str]] = []
-    for number, process in enumerate(processes, 1):
-        task = asyncio.ensure_future(do(process))
-        task.add_done_callback(retrieve_exception)  # the caller may have been cancelled
-        tasks.append(task)
-        if number % _BATCH == 0:
-            await yield_to_loop()
+    try:
+        for number, process in enumerate(processes, 1):
+            task = asyncio.ensure_future(do(process))
+            task.add_done_callback(retrieve_exception)  # the caller may have been cancelled
+            tasks.append(task)
+            if number % _BATCH == 0:
+                await yield_to_loop()
+    except asyncio.CancelledError:
+        for begun in tasks:
+            begun.cancel()
+        raise
     return tasks
 
 

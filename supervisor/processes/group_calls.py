@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import signal
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from attrs import frozen
 
@@ -16,6 +17,8 @@ from supervisor.processes.scheduler import Scheduler
 
 Outcome = Literal["started", "already", "stopped", "not_running", "restarted", "signalled", "failed"]
 Results = Mapping[Process, str | BaseException]
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
 
 @frozen
@@ -27,6 +30,20 @@ class CallResult:
     message: str
 
 
+def _open_call(
+    do: Callable[Concatenate[Fleet, Given], Awaitable[Answer]],
+) -> Callable[Concatenate[Fleet, Given], Awaitable[Answer]]:
+    """The operation raises `Unavailable` where the server stops meanwhile and leaves its processes."""
+
+    @functools.wraps(do)
+    async def call(fleet: Fleet, /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        with fleet.calls.open():
+            return await do(fleet, *given, **named)
+
+    return call
+
+
+@_open_call
 async def start_all(fleet: Fleet, scheduler: Scheduler) -> str:
     """Starts all that are not live, lower `order` first, but no scheduled job; resumes all schedules.
 
@@ -45,6 +62,7 @@ async def start_all(fleet: Fleet, scheduler: Scheduler) -> str:
     return f"{len(processes)} processes have been started"
 
 
+@_open_call
 async def stop_all(fleet: Fleet, scheduler: Scheduler) -> str:
     """Stops all that are live, starting or due for a restart; pauses all schedules.
 
@@ -63,6 +81,7 @@ async def stop_all(fleet: Fleet, scheduler: Scheduler) -> str:
     return f"{len(active)} processes have been stopped"
 
 
+@_open_call
 async def restart_all(fleet: Fleet, scheduler: Scheduler) -> str:
     """Stops all, waits until they are gone, and starts all but scheduled jobs; resumes all schedules.
 
@@ -95,6 +114,7 @@ def _check_all(failed: list[str], done: str, code: str) -> None:
         raise Failed(f"not all processes could be {done}: {'; '.join(failed)}", code)
 
 
+@_open_call
 async def start(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | None = None) -> list[CallResult]:
     """Starts those that are not live, lower `order` first.
 
@@ -124,6 +144,7 @@ def _without_jobs(fleet: Fleet, names: Sequence[str]) -> tuple[list[str], list[C
     ]
 
 
+@_open_call
 async def stop(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | None = None) -> list[CallResult]:
     """Stops those that are live, starting or due for a restart, each after its dependents."""
     if scheduler is not None:
@@ -140,6 +161,7 @@ async def stop(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | None =
     ]
 
 
+@_open_call
 async def restart(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | None = None) -> list[CallResult]:
     """Stops those that are live, waits until they are gone, and starts all of them.
 

@@ -142,6 +142,9 @@ class Supervision:
                 if not self.leaves_processes:
                     await self._leftovers.end()
         except TimeoutError:
+            if self.leaves_processes:
+                log.error("not all calls ended within %g s; the processes are left running", self._shutdown_seconds)
+                return
             log.error("not all processes stopped within %g s: they are killed", self._shutdown_seconds)
             await self.fleet.kill()
         except Exception:

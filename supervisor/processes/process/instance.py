@@ -342,7 +342,8 @@ class ProcessInstance:
             await self.end(self._context.clock.since_boot() + self.spec.stop_timeout)
 
     def kill(self) -> None:
-        """Sends SIGKILL to it and to everything in its control group."""
+        """Sends SIGKILL to it and to everything in its control group. Raises `Failed`, `Unavailable`."""
+        self.child.check_held()
         self.killed = True
         self._context.cgroups.kill(self.spec.name)
         self.child.send(signal.SIGKILL)
