@@ -67,7 +67,7 @@ class Launch:
     redirect_stderr: bool = False
     private_files: tuple[str, ...] = ()  # log files with mode 0600
     control_group: str | None = None
-    """The folder of the control group that the child joins before it executes the command."""
+    """The folder of the control group that the child is in before it executes the command."""
 
     @property
     def needs_launcher(self) -> bool:
@@ -93,7 +93,6 @@ class Launch:
             "stderr": _file_or_index(self.stderr, inherited),
             "redirect_stderr": self.redirect_stderr,
             "private_files": [os.fsencode(path) for path in self.private_files],
-            "control_group": self.control_group,
         }, inherited
 
 
@@ -256,9 +255,10 @@ class Children:
     def _launched(self, launch: Launch) -> Child:
         request, inherited = launch.request()
         facts = {"key": self.key, "boot_id": self._boot_id.encode(), "server": os.getpid()}
-        pid, status = self.launcher.launch(request | facts, inherited)
+        pid, is_grouped, status = self.launcher.launch(request | facts, inherited, launch.control_group)
         try:
             child = self._started(pid, None, status)
+            child.is_grouped = is_grouped
         except BaseException:
             os.close(status)
             os.kill(pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """The server's side of the launcher, the process that starts children with another user, limits or niceness.
 
 `launcher_process.py` is its program. The file descriptors of a request are: the request, the write end of a pipe that
-the kernel closes when the command is executed, and those that the child inherits.
+the kernel closes when the command is executed, those that the child inherits, and the folder of its control group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from supervisor.children.launcher_process import FROZEN_ARGUMENT, REPLY
+from supervisor.children.launcher_process import FROZEN_ARGUMENT, GROUPED, PLAIN, REPLY
 
 _REPLY_SECONDS = 5.0
 _MAX_STATUS_BYTES = 64 * 1024
@@ -57,41 +57,48 @@ class Launcher:
         ours.settimeout(_REPLY_SECONDS)
         self._socket = ours
 
-    def launch(self, request: dict[str, Any], inherited: Sequence[int]) -> tuple[int, int]:
-        """Returns the pid of a new child of the server, and the descriptor that `read_status` reads.
+    def launch(
+        self, request: dict[str, Any], inherited: Sequence[int], group: str | None = None
+    ) -> tuple[int, bool, int]:
+        """Returns the pid of a new child of the server, whether it is in its control group with all that it will
+        start, and the descriptor that `read_status` reads. `group` is the folder of the control group.
 
         Raises `OSError`.
         """
         status, its_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            content = os.memfd_create("launch", os.MFD_CLOEXEC)
-            try:
+            with contextlib.ExitStack() as files:
+                content = os.memfd_create("launch", os.MFD_CLOEXEC)
+                files.callback(os.close, content)
                 with open(content, "wb", closefd=False) as file:
                     file.write(marshal.dumps(request))
                 os.lseek(content, 0, os.SEEK_SET)
-                return self._requested([content, its_end, *inherited]), status
-            finally:
-                os.close(content)
+                folder = _open_group(group, files)
+                pid, is_grouped = self._requested(
+                    PLAIN if folder is None else GROUPED,
+                    [content, its_end, *inherited, *([] if folder is None else [folder])],
+                )
+                return pid, is_grouped, status
         except BaseException:
             os.close(status)
             raise
         finally:
             os.close(its_end)
 
-    def _requested(self, descriptors: list[int]) -> int:
+    def _requested(self, kind: bytes, descriptors: list[int]) -> tuple[int, bool]:
         try:
-            return self._ask(descriptors)
+            return self._ask(kind, descriptors)
         except (BrokenPipeError, ConnectionResetError):  # it was killed before this request
             self.close()
-            return self._ask(descriptors)
+            return self._ask(kind, descriptors)
 
-    def _ask(self, descriptors: list[int]) -> int:
+    def _ask(self, kind: bytes, descriptors: list[int]) -> tuple[int, bool]:
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._socket is None:
             self.start()
         assert self._socket is not None
-        socket.send_fds(self._socket, [b"+"], descriptors)
+        socket.send_fds(self._socket, [kind], descriptors)
         try:
             reply = self._socket.recv(REPLY.size)
         except OSError as error:  # a later reply would be taken for that to the next request
@@ -100,10 +107,10 @@ class Launcher:
         if not reply:
             self.close()
             raise OSError(errno.EIO, "the launcher has ended")
-        pid = int(REPLY.unpack(reply)[0])
+        pid, is_grouped = REPLY.unpack(reply)
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
-        return pid
+        return pid, bool(is_grouped)
 
     def close(self) -> None:
         """Ends the process; its children go on."""
@@ -114,6 +121,18 @@ class Launcher:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def _open_group(group: str | None, files: contextlib.ExitStack) -> int | None:
+    """The folder of a control group; `None` where it is gone."""
+    if group is None:
+        return None
+    try:
+        folder = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    files.callback(os.close, folder)
+    return folder
 
 
 def read_status(status: int) -> tuple[bool, OSError | None]:

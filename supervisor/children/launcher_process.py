@@ -28,11 +28,14 @@ from supervisor.children import openings
 FROZEN_ARGUMENT = "--launcher"
 """The packed program has no interpreter that could be given code; with this argument it is the launcher."""
 TAG_VARIABLE, PROOF_VARIABLE = b"PILOTHOUSE_CHILD", b"PILOTHOUSE_CHILD_PROOF"
-REPLY = struct.Struct("i")
-"""The pid of the clone, or a negative errno."""
+PLAIN, GROUPED = b"+", b"g"
+"""A request; the last descriptor of a grouped one is the folder of the control group that the clone is to be in."""
+REPLY = struct.Struct("ii")
+"""The pid of the clone, or a negative errno; and whether it was in its control group from the beginning."""
 MAX_DESCRIPTORS = 8
 
-_CLONE_PARENT = 0x8000
+_CLONE_PARENT, _CLONE_INTO_CGROUP, _CLONE3_NUMBER = 0x8000, 0x200000000, 435
+_CLONE_ARGUMENTS = struct.Struct("11Q")
 _CLONE_NUMBERS = {"x86_64": 56, "i686": 120, "armv7l": 120, "aarch64": 220, "riscv64": 220, "ppc64le": 120}
 _SHEBANG_BYTES = 256
 _BINFMT = "/proc/sys/fs/binfmt_misc"
@@ -46,7 +49,7 @@ def serve(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     requests = _socket.socket(fileno=descriptor)
     _prepare_signals()
-    clone, space = _cloner(), _socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
+    (clone, clone_into), space = _cloners(), _socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
     gc.disable()
     gc.freeze()
     while True:
@@ -59,13 +62,17 @@ def serve(descriptor: int) -> None:
         given = array.array("i")
         for _, _, data in parts:
             given.frombytes(data)
-        pid = clone()
+        group = given.pop() if message == GROUPED else None
+        pid = -1 if group is None else clone_into(group)
+        is_grouped = pid >= 0
+        if pid < 0:
+            pid = clone()
         if pid == 0:
-            _run(requests, list(given))
-        for each in given:
+            _run(requests, list(given), None if is_grouped else group)
+        for each in given if group is None else [*given, group]:
             os.close(each)
         try:
-            requests.send(REPLY.pack(pid))
+            requests.send(REPLY.pack(pid, is_grouped))
         except BrokenPipeError:  # the server was killed meanwhile
             return
 
@@ -80,24 +87,38 @@ def _prepare_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _cloner() -> Any:
-    """A function that forks a process with the same parent; it returns as fork does, or a negative errno."""
+def _cloners() -> tuple[Callable[[], int], Callable[[int], int]]:
+    """Functions that fork a process with the same parent; they return as fork does, or a negative errno.
+
+    That of the second is in the control group of that folder from its beginning (Linux 5.7; containers may forbid it).
+    """
     number = _CLONE_NUMBERS[os.uname().machine]
     syscall = ctypes.PyDLL(None, use_errno=True).syscall
     arguments = [ctypes.c_long(value) for value in (number, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)]
+    clone3, size = ctypes.c_long(_CLONE3_NUMBER), ctypes.c_size_t(_CLONE_ARGUMENTS.size)
 
     def clone() -> int:
         pid = int(syscall(*arguments))
         return pid if pid >= 0 else -ctypes.get_errno()
 
-    return clone
+    def clone_into(group: int) -> int:
+        flags = _CLONE_PARENT | _CLONE_INTO_CGROUP  # SIGCHLD as the launcher itself
+        pid = int(syscall(clone3, _CLONE_ARGUMENTS.pack(flags, *[0] * 9, group), size))
+        return pid if pid >= 0 else -ctypes.get_errno()
+
+    return clone, clone_into
 
 
-def _run(requests: _socket.socket, given: list[int]) -> None:
-    """The clone: executes the command, or writes why it could not to the second descriptor and ends."""
+def _run(requests: _socket.socket, given: list[int], group: int | None) -> None:
+    """The clone: executes the command, or writes why it could not to the second descriptor and ends.
+
+    `group` is the folder of the control group that it is not in yet.
+    """
     status = given[1]
     try:
         requests.close()
+        if group is not None:
+            _join(group)
         with open(given[0], "rb") as file:
             request = marshal.load(file)
         _execute(request, given[2:])
@@ -111,12 +132,21 @@ def _run(requests: _socket.socket, given: list[int]) -> None:
         os._exit(127)
 
 
+def _join(group: int) -> None:
+    """Joins a control group; a process that must not is found by its tag and its parents instead."""
+    try:
+        procs = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
+        try:
+            os.write(procs, b"0")
+        finally:
+            os.close(procs)
+    except OSError:
+        pass
+
+
 def _execute(request: dict[str, Any], given: list[int]) -> None:
     """Becomes the command. Raises `OSError`, `ValueError`."""
     os.setsid()
-    if request["control_group"]:
-        with open(request["control_group"] + "/cgroup.procs", "wb", buffering=0) as group:
-            group.write(b"0")
     if tag := request["environment"].get(TAG_VARIABLE):
         pid, ticks = os.getpid(), _start_ticks()
         request["environment"][PROOF_VARIABLE] = proof(request["key"], request["boot_id"], tag, pid, ticks)

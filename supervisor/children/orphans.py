@@ -15,7 +15,6 @@ import math
 import os
 import signal
 from collections.abc import Iterable, Set
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from supervisor.children.child import Child, Children
@@ -110,7 +109,10 @@ class Cgroups:
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
-        self._mover = ThreadPoolExecutor(1, "cgroup")
+
+    @property
+    def is_available(self) -> bool:
+        return self._root is not None
 
     @classmethod
     def open(cls, server_id: str) -> Cgroups:
@@ -128,51 +130,72 @@ class Cgroups:
             return cls(None)
         return cls(root)
 
+    @staticmethod
+    def folder(name: str) -> str:
+        """The name of the folder of a process' group."""
+        return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
     def _group(self, name: str) -> str:
-        return f"{self._root}/{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+        return f"{self._root}/{self.folder(name)}"
 
-    def join(self, name: str, child: Child) -> None:
-        """Moves a child into its group, in a thread of its own because the kernel takes time."""
-        if self._root is not None and not child.is_adopted:
-            self._mover.submit(self._move, self._group(name), child)
-
-    def _move(self, group: str, child: Child) -> None:
-        with contextlib.suppress(OSError):  # it ended meanwhile, or the folder is no longer writable
-            if not child.exited.done():
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(group)  # noqa: PTH102 (a fifth of the time: each start)
-                _write(group, "cgroup.procs", str(child.pid))
-                child.is_grouped = True
+    def prepare(self, name: str) -> str | None:
+        """Makes the group that a new child is to be in; returns its folder, `None` without control groups."""
+        if self._root is None:
+            return None
+        group = self._group(name)
+        try:
+            os.mkdir(group)  # noqa: PTH102 (a fifth of the time: each start)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            log.debug("%s has no control group: %s", name, error)
+            return None
+        return group
 
     def populated(self, name: str) -> bool:
         """Whether its group has a live member."""
         return b"populated 1" in self._read(name, "cgroup.events")
 
     def members(self, name: str) -> list[int]:
-        return [int(pid) for pid in self._read(name, "cgroup.procs").split()]
+        """The live members of its group, and of the groups that these have made in it."""
+        return _members(self._group(name)) if self.populated(name) else []
 
     def _read(self, name: str, file: str) -> bytes:
         """The content of a file of its group; empty where there is none."""
-        if self._root is None:
-            return b""
-        try:
-            with open(f"{self._group(name)}/{file}", "rb", buffering=0) as stream:  # noqa: PTH123 (each stop reads one)
-                return stream.readall()
-        except OSError:
-            return b""
+        return b"" if self._root is None else _read(f"{self._group(name)}/{file}")
 
     def kill(self, name: str) -> None:
+        self.kill_folder(self.folder(name))
+
+    def kill_folder(self, folder: str) -> None:
+        """Sends SIGKILL to all members of the group in that folder."""
         if self._root is not None:
             with contextlib.suppress(OSError):
-                _write(self._group(name), "cgroup.kill", "1")
+                _write(f"{self._root}/{folder}", "cgroup.kill", "1")
+
+    def left(self) -> dict[str, set[int]]:
+        """The live members of all groups, by folder."""
+        groups = [] if self._root is None else self._root.glob("*/")
+        return {group.name: set(pids) for group in groups if (pids := _members(str(group)))}
 
     def close(self) -> None:
         """Removes the groups that are empty."""
-        self._mover.shutdown()
         if self._root is not None:
             for group in [*self._root.glob("*/"), self._root]:
                 with contextlib.suppress(OSError):
                     group.rmdir()
+
+
+def _members(group: str) -> list[int]:
+    return [int(pid) for folder, _, _ in os.walk(group) for pid in _read(f"{folder}/cgroup.procs").split()]
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 (each stop reads one)
+            return stream.readall()
+    except OSError:
+        return b""
 
 
 def _write(group: str, file: str, text: str) -> None:
@@ -285,12 +308,14 @@ class Orphans:
 
         Children that the server's process had before it started, and theirs, go on.
         """
-        tagged = await asyncio.to_thread(self._tagged)
+        tagged, groups = await asyncio.to_thread(lambda: (self._tagged(), self._cgroups.left()))
         pids = descendants(os.getpid(), self._earlier_children) | {process.identity.pid for process in tagged}
-        pids = _living(pids - {self._children.launcher.pid})
+        pids = _living(pids.union(*groups.values()) - {self._children.launcher.pid})
         if pids:
             log.warning("ending processes that are still running: pid %s", ", ".join(map(str, sorted(pids))))
             await end(pids, timeout)
+            for folder in groups:
+                self._cgroups.kill_folder(folder)
             await _wait_until_ended(pids)
         self.reap()
 

@@ -19,6 +19,7 @@ from models.supervision.process import IDLE, ProcessSpec, Status
 from models.supervision.record import Record
 from supervisor.children import orphans, tags
 from supervisor.children.child import Child
+from supervisor.children.orphans import Cgroups
 from supervisor.children.proc import Identity
 from supervisor.children.tags import TaggedProcess
 from supervisor.processes.fleet import Fleet
@@ -40,32 +41,47 @@ class Leftovers:
     processes: list[Process]
     pids: Mapping[str, set[int]]
     """Tagged processes that belong to no adopted child, by the process that they were started for."""
+    groups: Mapping[str, set[int]]
+    """Members of control groups of no adopted child, by folder."""
+    fleet: Fleet
+    cgroups: Cgroups
 
     def begin(self, tasks: BackgroundTasks) -> dict[str, asyncio.Task[None]]:
         """Ends them in the background. Returns the tasks that end the tagged processes, by process."""
-        if pids := sorted(pid for some in self.pids.values() for pid in some):
+        if pids := sorted(set().union(*self.pids.values(), *self.groups.values())):
             log.warning("ending processes left by an earlier run: pid %s", ", ".join(map(str, pids)))
         for process in self.processes:
             tasks.start(self._retire(process), f"leftover {process.name}")
+        for folder in self.groups.keys() - {self.cgroups.folder(name) for name in self.pids}:
+            tasks.start(self._end(self.groups[folder], folder), "leftovers of a control group")
         return {
-            name: tasks.start(orphans.end(pids, _STOP_TIMEOUT_SECONDS), f"leftovers of {name}")
+            name: tasks.start(self._end(pids, self.cgroups.folder(name)), f"leftovers of {name}")
             for name, pids in self.pids.items()
         }
 
     async def _retire(self, process: Process) -> None:
         await process.retire()
 
+    async def _end(self, pids: set[int], folder: str) -> None:
+        """Ends these, and all members of a control group unless the process was started again meanwhile."""
+        await orphans.end(pids | self.groups.get(folder, set()), _STOP_TIMEOUT_SECONDS)
+        is_used = any(process.live and self.cgroups.folder(process.name) == folder for process in self.fleet)
+        if folder in self.groups and not is_used:
+            self.cgroups.kill_folder(folder)
+
     async def end(self) -> None:
         """Returns when they have ended. Raises `Failed`."""
-        pids = {pid for some in self.pids.values() for pid in some}
+        pids: set[int] = set().union(*self.pids.values(), *self.groups.values())
         await asyncio.gather(
             orphans.end(pids, _STOP_TIMEOUT_SECONDS), *(process.retire() for process in self.processes)
         )
+        for folder in self.groups:
+            self.cgroups.kill_folder(folder)
 
 
 async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str, Record]) -> Leftovers:
     """Adopts live children, marks those that ended meanwhile as `unknown`, and resumes restarts that were due."""
-    tagged, forged = await asyncio.to_thread(_tagged_processes, context)
+    (tagged, forged), groups = await asyncio.to_thread(lambda: (_tagged_processes(context), context.cgroups.left()))
     _report_forged(forged, context)
     removed = [_removed(name, context) for name in records.keys() - {process.name for process in fleet}]
     with_files = [process.spec for process in fleet if process.spec.env_file]
@@ -98,7 +114,12 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
     for one in tagged:
         if (one.name, one.generation) not in kept:
             pids.setdefault(one.name, set()).add(one.identity.pid)
-    return Leftovers(removed, pids)
+    for name, _ in kept:
+        groups.pop(context.cgroups.folder(name), None)
+    for process in fleet:  # its hooks wait for them
+        if context.cgroups.folder(process.name) in groups:
+            pids.setdefault(process.name, set())
+    return Leftovers(removed, pids, groups, fleet, context.cgroups)
 
 
 def _take_over(

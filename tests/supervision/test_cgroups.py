@@ -1,29 +1,163 @@
-"""Joining control groups. A plain folder replaces the cgroup tree, which not every machine has."""
+"""Control groups: a child is in its group before it executes its command, so that nothing that it starts escapes."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import Serve, Server, instance_of, is_alive, python_command, wait_for
+from requirements import CONTROL_GROUPS
 
-from supervisor.children.child import Child
+from supervisor.children import launcher
+from supervisor.children.child import Children, Launch
 from supervisor.children.orphans import Cgroups
-from supervisor.children.proc import Identity
+
+pytestmark = pytest.mark.needs(CONTROL_GROUPS)
+
+DAEMON = (
+    "import os, sys\n"
+    "file = open(sys.argv[1], 'a')\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    if os.fork() == 0:\n"
+    "        file.write(str(os.getpid()) + chr(10)); file.close()\n"
+    "        os.execve('/bin/sleep', ['sleep', '1000'], {})\n"
+    "    os._exit(0)\n"
+)
+"""Forks twice at once, and clears its environment, so that it has neither tag, parent, group nor session of ours."""
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_child_is_grouped_only_if_it_joined_its_control_group(tmp_path: Path, exists: bool) -> None:
-    async def joined(sleeper: subprocess.Popen[bytes]) -> bool:
-        child = Child(Identity(sleeper.pid, 0, ""), -1, sleeper, asyncio.get_running_loop().create_future())
-        groups = Cgroups(tmp_path if exists else tmp_path / "missing")
-        groups.join("web", child)
-        groups.close()  # waits until the child has joined
-        return child.is_grouped
+def daemon(file: Path, then: str = "import time; time.sleep(1000)") -> list[str]:
+    return [*python_command(DAEMON + then), str(file)]
 
-    with subprocess.Popen(["sleep", "1000"]) as sleeper:
-        try:
-            assert asyncio.run(joined(sleeper)) is exists
-        finally:
-            sleeper.kill()
+
+def pids_in(file: Path) -> list[int]:
+    return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def folder_of(server: Server, name: str) -> Path:
+    root = Cgroups.open(str(instance_of(server.data)))._root
+    assert root is not None
+    return root / Cgroups.folder(name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "pids"
+    for pid in filter(is_alive, pids_in(tmp_path / "pids")):
+        os.kill(pid, signal.SIGKILL)
+
+
+def groups_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cgroup").read_text()
+
+
+def test_command_is_in_its_group_from_its_first_instruction(serve: Serve, tmp_path: Path) -> None:
+    """A shell's own commands: no program is executed in between."""
+    script = f'while read -r line; do echo "$line"; done < /proc/$$/cgroup > {tmp_path}/groups'
+    server = serve({"web": {"command": ["sh", "-c", script]}})
+    for _ in range(5):
+        assert server.do("start", "web").status == 200
+        server.until("web", "finished")
+        assert folder_of(server, "web").name in (tmp_path / "groups").read_text()
+
+
+@pytest.mark.parametrize("end", ["stop", "SIGTERM", "killed server"])
+def test_fast_daemons_end_with_their_process(serve: Serve, file: Path, end: str) -> None:
+    count = 8
+    server = serve({f"web{number}": {"command": daemon(file), "stop-timeout": "2s"} for number in range(count)})
+    assert server.post("/api/v1/processes/group/start").status == 200
+    wait_for(lambda: len(pids_in(file)) == count)
+    if end == "killed server":
+        server.kill()
+        server.start()
+    if end == "stop":
+        assert server.post("/api/v1/processes/group/stop").status == 200
+    else:
+        assert server.stop() == 0
+    assert not [pid for pid in pids_in(file) if is_alive(pid)]
+
+
+def test_daemon_of_a_process_that_ended_is_ended(serve: Serve, file: Path) -> None:
+    server = serve({"web": {"command": daemon(file, "os._exit(0)"), "stop-timeout": "2s"}})
+    for _ in range(3):
+        assert server.do("start", "web").status == 200
+        server.until("web", "finished")
+        wait_for(file.exists)
+        wait_for(lambda: pids_in(file) and not any(map(is_alive, pids_in(file))))
+        file.unlink()
+
+
+@pytest.mark.parametrize("is_configured", [True, False])
+def test_group_of_no_adopted_process_is_killed(serve: Serve, file: Path, is_configured: bool) -> None:
+    """Its process ended with the server, and what is left has no tag."""
+    server = serve({"web": {"command": daemon(file)}, "other": {"command": "sleep 1000"}})
+    assert server.post("/api/v1/processes/group/start").status == 200
+    wait_for(lambda: pids_in(file))
+    (left,), main, other = pids_in(file), server.info("web")["pid"], server.info("other")["pid"]
+    server.kill()
+    os.kill(main, signal.SIGKILL)
+    wait_for(lambda: not is_alive(main))
+    assert is_alive(left)
+    if not is_configured:
+        server.configure({"supervisor": {"processes": {"other": {"command": "sleep 1000"}}}})
+    server.start()
+    wait_for(lambda: not is_alive(left))
+    assert server.info("other")["pid"] == other
+    assert is_alive(other)
+
+
+def test_group_that_a_process_made_in_its_own_is_ended_with_it(serve: Serve, file: Path) -> None:
+    server = serve({"web": {"command": daemon(file), "stop-timeout": "1s"}})
+    assert server.do("start", "web").status == 200
+    wait_for(lambda: pids_in(file))
+    (left,) = pids_in(file)
+    inner = folder_of(server, "web") / "inner"
+    inner.mkdir()
+    (inner / "cgroup.procs").write_text(str(left))
+    assert server.do("stop", "web").status == 200
+    wait_for(lambda: not is_alive(left))
+    inner.rmdir()
+
+
+def test_process_starts_where_its_group_cannot_be_made(serve: Serve) -> None:
+    server = serve({"web": {"command": "sleep 1000"}})
+    root = folder_of(server, "web").parent
+    (root / "cgroup.max.descendants").write_text("0")
+    assert server.do("start", "web").status == 200
+    assert root.name not in groups_of(server.info("web")["pid"])
+    assert server.do("stop", "web").status == 200
+
+
+WITHOUT_CLONE3 = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); import supervisor.children.launcher_process as program;"
+    "program._CLONE3_NUMBER = 1_000_000; program.main()"
+)
+
+
+def test_child_joins_its_group_where_clone3_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers; then it is in the group before the command is executed, and the group proves nothing."""
+    monkeypatch.setattr(launcher, "_PROGRAM", WITHOUT_CLONE3)
+    groups = Cgroups.open("clone3")
+
+    async def spawned() -> tuple[str, bool]:
+        children, ended = Children(), asyncio.get_running_loop().create_future()
+        child = children.spawn(
+            Launch(["sleep", "1000"], {"PATH": os.environ["PATH"]}, control_group=groups.prepare("web"))
+        )
+        children.watch(child, ended.set_result)
+        assert await child.executed()
+        found = groups_of(child.pid)
+        child.send(signal.SIGKILL)
+        await ended
+        children.close()
+        return found, child.is_grouped
+
+    found, is_grouped = asyncio.run(spawned())
+    groups.close()
+    assert Cgroups.folder("web") in found
+    assert not is_grouped

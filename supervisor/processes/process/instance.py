@@ -11,6 +11,8 @@ import signal
 from pathlib import Path
 from typing import Protocol
 
+from attrs import evolve
+
 from models.children import Exit
 from models.config.redaction import shown_words
 from models.errors import Failed
@@ -109,7 +111,7 @@ class ProcessInstance:
         try:
             if spec.notifies:
                 notifications = NotifySocket(launch.environment[SOCKET_VARIABLE], spec.name, launch.uid)
-            child = context.children.spawn(launch)
+            child = context.children.spawn(evolve(launch, control_group=context.cgroups.prepare(spec.name)))
         except (OSError, ValueError) as error:
             if notifications is not None:
                 notifications.close()
@@ -151,7 +153,6 @@ class ProcessInstance:
         self._context.children.watch(self.child, self._on_exit)
         if self._notifications is not None:
             self._notifications.listen(self._on_notification)
-        self._context.cgroups.join(self.spec.name, self.child)
         self._limit_runtime()
 
     def follow_start(self) -> None:
@@ -353,7 +354,7 @@ class ProcessInstance:
         return await self._context.orphans.clear(self.child, self.spec.name, self.spec.stop_signal, timeout, tree)
 
     async def sweep(self, generation: int) -> None:
-        """Ends, a moment later, what it had started before it was in its control group."""
+        """Ends, a moment later, what has left its control group."""
         await self._context.clock.sleep(_SWEEP_DELAY_SECONDS)
         await self._context.orphans.sweep(self.spec.name, generation, self.spec.stop_timeout)
 
