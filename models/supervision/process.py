@@ -329,11 +329,6 @@ class ProcessSpec:
             backups = 1 if isinstance(backups, DefaultInt) else backups
         return max_bytes, backups
 
-    @property
-    def needs_launcher(self) -> bool:
-        """Whether it is started by the launcher: with another user, limits or niceness."""
-        return bool(self.user or self.group or self.limits) or self.nice is not None
-
     @cached_property
     def launch_fingerprint(self) -> str:
         """SHA-256 of the launch settings; on adoption, a different value means that the configuration has changed."""

@@ -1,8 +1,9 @@
 """Operating-system processes: spawned, watched through a pidfd, signalled as a group. No other module spawns.
 
 `subprocess` is used without `preexec_fn`, `user=` and `group=`, so that it is a vfork: page tables are not copied,
-signals are blocked meanwhile, and a signal sent right after it reaches the child. A child with limits, a niceness or
-another user is started by the launcher, a small process that sets them and executes the command.
+signals are blocked meanwhile, and a signal sent right after it reaches the child. A supervised process, and a child
+with limits, a niceness or another user, is started by the launcher, a small process that sets them, gives the child its
+control group and the proof of its tag, and executes the command.
 """
 
 from __future__ import annotations
@@ -68,12 +69,14 @@ class Launch:
     private_files: tuple[str, ...] = ()  # log files with mode 0600
     control_group: str | None = None
     """The folder of the control group that the child is in before it executes the command."""
+    is_adoptable: bool = False
+    """Whether the next run of the server may adopt it: its tag is proved with its pid."""
 
     @property
     def needs_launcher(self) -> bool:
         """Whether something is set that `subprocess` cannot set in a vfork."""
-        is_plain = self.uid is None and self.gid is None and self.nice is None and self.control_group is None
-        return bool(self.limits) or not is_plain
+        is_plain = self.uid is None and self.gid is None and self.nice is None and not self.limits
+        return self.is_adoptable or self.control_group is not None or not is_plain
 
     def request(self) -> tuple[dict[str, Any], list[int]]:
         """The request to the launcher, and the descriptors that it names. Raises `ValueError` for a NUL."""

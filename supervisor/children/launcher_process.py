@@ -50,6 +50,7 @@ def serve(descriptor: int) -> None:
     requests = _socket.socket(fileno=descriptor)
     _prepare_signals()
     (clone, clone_into), space = _cloners(), _socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
+    can_clone_into: bool | None = None
     gc.disable()
     gc.freeze()
     while True:
@@ -63,7 +64,9 @@ def serve(descriptor: int) -> None:
         for _, _, data in parts:
             given.frombytes(data)
         group = given.pop() if message == GROUPED else None
-        pid = -1 if group is None else clone_into(group)
+        if group is not None and can_clone_into is None:
+            can_clone_into = _survives(clone_into(group, False))
+        pid = -1 if group is None or not can_clone_into else clone_into(group, True)
         is_grouped = pid >= 0
         if pid < 0:
             pid = clone()
@@ -87,10 +90,18 @@ def _prepare_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _cloners() -> tuple[Callable[[], int], Callable[[int], int]]:
+def _survives(pid: int) -> bool:
+    """Whether a clone lives. Where the server's own control group was killed before, kernels kill it (`Cgroups`)."""
+    if pid == 0:
+        os._exit(0)
+    return pid > 0 and os.waitpid(pid, 0)[1] == 0
+
+
+def _cloners() -> tuple[Callable[[], int], Callable[[int, bool], int]]:
     """Functions that fork a process with the same parent; they return as fork does, or a negative errno.
 
-    That of the second is in the control group of that folder from its beginning (Linux 5.7; containers may forbid it).
+    That of the second is in the control group of that folder from its beginning (Linux 5.7; containers may forbid it);
+    without its flag it is the launcher's child.
     """
     number = _CLONE_NUMBERS[os.uname().machine]
     syscall = ctypes.PyDLL(None, use_errno=True).syscall
@@ -101,9 +112,11 @@ def _cloners() -> tuple[Callable[[], int], Callable[[int], int]]:
         pid = int(syscall(*arguments))
         return pid if pid >= 0 else -ctypes.get_errno()
 
-    def clone_into(group: int) -> int:
-        flags = _CLONE_PARENT | _CLONE_INTO_CGROUP  # SIGCHLD as the launcher itself
-        pid = int(syscall(clone3, _CLONE_ARGUMENTS.pack(flags, *[0] * 9, group), size))
+    def clone_into(group: int, for_parent: bool) -> int:
+        flags = _CLONE_INTO_CGROUP | (_CLONE_PARENT if for_parent else 0)
+        exit_signal = 0 if for_parent else signal.SIGCHLD  # with CLONE_PARENT that of the launcher itself
+        arguments = _CLONE_ARGUMENTS.pack(flags, 0, 0, 0, exit_signal, 0, 0, 0, 0, 0, group)
+        pid = int(syscall(clone3, arguments, size))
         return pid if pid >= 0 else -ctypes.get_errno()
 
     return clone, clone_into

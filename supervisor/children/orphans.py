@@ -15,6 +15,7 @@ import math
 import os
 import signal
 from collections.abc import Iterable, Set
+from itertools import count
 from pathlib import Path
 
 from supervisor.children.child import Child, Children
@@ -102,13 +103,17 @@ def _own_cgroup() -> Path | None:
 
 
 class Cgroups:
-    """One control group for each process, below that of the server.
+    """One control group for each process, below that of the server, and in it one for each instance.
+
+    An instance never has a group that was there before: with Linux 6.14 and later (and their backports), what is cloned
+    into a group that was killed once is killed too, because the kernel counts the kills of another group.
 
     Without cgroup v2 that has `cgroup.kill` (Linux 5.14) and may be written, all methods do nothing.
     """
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
+        self._numbers = count(1)
 
     @property
     def is_available(self) -> bool:
@@ -139,18 +144,21 @@ class Cgroups:
         return f"{self._root}/{self.folder(name)}"
 
     def prepare(self, name: str) -> str | None:
-        """Makes the group that a new child is to be in; returns its folder, `None` without control groups."""
+        """Makes the group that a new instance is to be in; returns its folder, `None` without control groups."""
         if self._root is None:
             return None
         group = self._group(name)
         try:
-            os.mkdir(group)  # noqa: PTH102 (a fifth of the time: each start)
-        except FileExistsError:
-            pass
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(group)  # noqa: PTH102 (a fifth of the time: each start)
+            _remove_empty(group)
+            for number in self._numbers:
+                with contextlib.suppress(FileExistsError):  # of an earlier run of the server
+                    os.mkdir(f"{group}/{number}")  # noqa: PTH102 (as above)
+                    return f"{group}/{number}"
         except OSError as error:
             log.debug("%s has no control group: %s", name, error)
-            return None
-        return group
+        return None
 
     def populated(self, name: str) -> bool:
         """Whether its group has a live member."""
@@ -181,9 +189,17 @@ class Cgroups:
     def close(self) -> None:
         """Removes the groups that are empty."""
         if self._root is not None:
-            for group in [*self._root.glob("*/"), self._root]:
-                with contextlib.suppress(OSError):
-                    group.rmdir()
+            _remove_empty(str(self._root))
+            with contextlib.suppress(OSError):
+                self._root.rmdir()
+
+
+def _remove_empty(group: str) -> None:
+    """Removes the groups in this one that have no live member."""
+    for folder, inner, _ in os.walk(group, topdown=False):
+        for name in inner:
+            with contextlib.suppress(OSError):
+                os.rmdir(f"{folder}/{name}")  # noqa: PTH106 (as `prepare`)
 
 
 def _members(group: str) -> list[int]:

@@ -1,8 +1,8 @@
 """Tags: variables in the environment of each child and of what it starts, by which they are found again.
 
-A tag is a hint, which anybody can copy. It counts for a process of the server's own user, and with a proof: a keyed
-hash over boot, tag, pid and start, which is made when the child is started. What inherits a proof has a genuine tag;
-the child itself also has that pid and start.
+A tag is a hint, which anybody can copy. It counts with a proof only: a keyed hash over boot, tag, pid and start, which
+is made when the child is started. What inherits a proof has a genuine tag; the child itself also has that pid and start
+and leads the session of that pid.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TaggedProcess:
     generation: int
     identity: Identity
     leads_session: bool
-    """Whether it can be the child itself: every child leads its session, and is what its proof names."""
+    """Whether it is the child itself: it leads the session that was made for it, and is what its proof names."""
     fingerprint: str
     """`ProcessSpec.launch_fingerprint`; empty where it is missing."""
     uid: int = 0
@@ -50,7 +50,7 @@ class TaggedProcess:
 
 
 def plain_proof(key: bytes, boot: str, tag: str) -> str:
-    """The proof for a child of the server's own user, whose pid is not known before it is executed."""
+    """The proof for a hook, probe or worker, whose pid is not known before it is executed: none is adopted."""
     return os.fsdecode(proof(key, os.fsencode(boot), os.fsencode(tag), 0, 0))
 
 
@@ -59,7 +59,8 @@ def tagged_process(
 ) -> TaggedProcess | None:
     """The tag of a process; `None` if it has none of this server, is a zombie, or may not be read.
 
-    A tag that does not count is ignored; `on_forged` is called with pid, user and the name in the tag.
+    A tag that does not count is ignored; `on_forged` is called with pid, user and the name in the tag. Without a key
+    the tags of the server's own user count.
     """
     try:
         variables = proc.environment(pid).split(b"\0")
@@ -72,11 +73,9 @@ def tagged_process(
         return None
     generation, _, name = tag.partition(":")
     number = _number(generation)
-    is_ours, is_child = uid == os.geteuid(), True
-    if not is_ours and key:
-        given = _value(variables, f"{PROOF_VARIABLE}=") or ""
-        is_ours = _is_proof(given, key, f"{server_id}:{tag}")
-        is_child = given.startswith(f"{pid}:{facts[3]}:")
+    given = _value(variables, f"{PROOF_VARIABLE}=") or ""
+    is_ours = _is_proof(given, key, f"{server_id}:{tag}") if key else uid == os.geteuid()
+    is_child = not key or given.startswith(f"{pid}:{facts[3]}:")
     if not is_ours or number is None:
         if on_forged is not None:
             on_forged(pid, uid, name)

@@ -82,7 +82,6 @@ class Leftovers:
 async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str, Record]) -> Leftovers:
     """Adopts live children, marks those that ended meanwhile as `unknown`, and resumes restarts that were due."""
     (tagged, forged), groups = await asyncio.to_thread(lambda: (_tagged_processes(context), context.cgroups.left()))
-    _report_forged(forged, context)
     removed = [_removed(name, context) for name in records.keys() - {process.name for process in fleet}]
     with_files = [process.spec for process in fleet if process.spec.env_file]
     variables = await asyncio.to_thread(variables_of_files, with_files) if tagged and with_files else {}
@@ -106,6 +105,8 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
             process.state.mark_unstored(latest)
         elif record.status not in IDLE:
             process.state.mark_unknown()
+    adopted = {process.instance.child.pid for process in (*fleet, *removed) if process.instance is not None}
+    _report_forged([one for one in forged if one[0] not in adopted], context)
     if not kept:
         context.period += 1
     for process in fleet:

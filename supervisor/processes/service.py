@@ -93,8 +93,7 @@ class Supervision:
     async def start(self, records: Mapping[str, Record], tasks: BackgroundTasks) -> None:
         """Adopts the processes that still run, and begins the background work."""
         become_subreaper()
-        has_groups = self.context.cgroups.is_available
-        if any(has_groups or process.spec.needs_launcher for process in self.fleet):
+        if len(self.fleet):
             self.context.children.launcher.start()  # now, so that no start waits for it
         self._leftovers = await adopt(self.fleet, self.context, records)
         self.context.leftovers = self._leftovers.begin(tasks)

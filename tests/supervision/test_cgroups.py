@@ -84,12 +84,12 @@ def test_fast_daemons_end_with_their_process(serve: Serve, file: Path, end: str)
 
 def test_daemon_of_a_process_that_ended_is_ended(serve: Serve, file: Path) -> None:
     server = serve({"web": {"command": daemon(file, "os._exit(0)"), "stop-timeout": "2s"}})
+    events = folder_of(server, "web") / "cgroup.events"
     for _ in range(3):
         assert server.do("start", "web").status == 200
         server.until("web", "finished")
-        wait_for(file.exists)
-        wait_for(lambda: pids_in(file) and not any(map(is_alive, pids_in(file))))
-        file.unlink()
+        wait_for(lambda: "populated 0" in events.read_text())
+        assert not any(map(is_alive, pids_in(file)))  # it may be ended before it has written its pid
 
 
 @pytest.mark.parametrize("is_configured", [True, False])
@@ -122,6 +122,36 @@ def test_group_that_a_process_made_in_its_own_is_ended_with_it(serve: Serve, fil
     assert server.do("stop", "web").status == 200
     wait_for(lambda: not is_alive(left))
     inner.rmdir()
+
+
+def test_process_starts_again_after_its_group_was_killed(serve: Serve, tmp_path: Path) -> None:
+    stubborn = f"trap '' TERM; : > {tmp_path}/ready; while :; do sleep 0.1; done"
+    server = serve({"web": {"command": ["sh", "-c", stubborn], "stop-timeout": "100ms"}})
+    for _ in range(3):
+        assert server.do("start", "web").status == 200
+        wait_for((tmp_path / "ready").exists)
+        (tmp_path / "ready").unlink()
+        assert server.do("stop", "web").status == 200
+        assert server.status("web") == "aborted"
+
+
+def test_process_starts_where_the_group_of_the_server_was_killed_before(serve: Serve) -> None:
+    """As by `systemctl kill --signal=KILL`: kernels kill what is cloned from such a group into another one."""
+    own = Cgroups.open("killed")
+    group = own.prepare("server")
+    assert group is not None
+    Path(group, "cgroup.kill").write_text("1")
+    server = serve(
+        {"web": {"command": "sleep 1000"}}, command=["sh", "-c", f'echo 0 > {group}/cgroup.procs; exec "$@"', "sh"]
+    )
+    assert group.rpartition("/pilothouse-")[2] in groups_of(server.pid)
+    for _ in range(2):
+        assert server.do("start", "web").status == 200
+        assert server.status("web") == "running"
+        assert Cgroups.folder("web") in groups_of(server.info("web")["pid"])
+        assert server.do("stop", "web").status == 200
+    assert server.stop() == 0
+    own.close()
 
 
 def test_process_starts_where_its_group_cannot_be_made(serve: Serve) -> None:

@@ -69,8 +69,10 @@ def test_bad_tag_stops_neither_a_stop_nor_a_start_of_the_server(serve: Serve, fo
 
 
 @pytest.mark.needs(ROOT_USER)
+@pytest.mark.parametrize("forger", [0, NOBODY])
 @pytest.mark.parametrize("user", [None, "nobody"])
-def test_process_with_a_forged_tag_is_not_adopted(serve: Serve, forge: Forge, user: str | None) -> None:
+def test_process_with_a_forged_tag_is_not_adopted(serve: Serve, forge: Forge, user: str | None, forger: int) -> None:
+    """Not even where it has the user of the process, a generation that is due and a session of its own."""
     spec = {"command": "sleep 1000", **({} if user is None else {"user": user})}
     server = serve({"web": spec})
     assert server.do("start", "web").status == 200
@@ -78,21 +80,26 @@ def test_process_with_a_forged_tag_is_not_adopted(serve: Serve, forge: Forge, us
     os.kill(server.info("web")["pid"], signal.SIGKILL)
     server.until("web", "aborted", "failed")
     server.kill()
-    copied = forge(**{"tag": genuine[tags.TAG_VARIABLE], tags.PROOF_VARIABLE: genuine[tags.PROOF_VARIABLE]})
-    later = forge(f"{instance_of(server.data)}:7:web")
+    proof = {tags.PROOF_VARIABLE: genuine[tags.PROOF_VARIABLE]}
+    copied = forge(genuine[tags.TAG_VARIABLE], forger, **proof)
+    later = forge(f"{instance_of(server.data)}:7:web", forger)
+    claimed = forge(f"{instance_of(server.data)}:2:web", forger, **proof)
+    forget_pid(server)
     server.start()
     assert server.status("web") != "running"
-    assert server.info("web")["pid"] not in (copied.pid, later.pid)
+    assert server.info("web")["pid"] not in (copied.pid, later.pid, claimed.pid)
     assert is_alive(later.pid)
+    assert is_alive(claimed.pid)
     assert "process.tag_ignored" in [one["name"] for one in server.get("/api/v1/processes/notices").json["content"]]
     assert server.do("start", "web").status == 200
     assert variables_of(server.info("web")["pid"])[tags.TAG_VARIABLE].split(":")[1] == "2"
 
 
 @pytest.mark.needs(ROOT_USER)
-def test_child_of_another_user_is_adopted_by_its_proof(serve: Serve) -> None:
+@pytest.mark.parametrize("more", [{}, {"user": "nobody"}], ids=["the server's user", "another user"])
+def test_child_is_adopted_by_its_proof(serve: Serve, more: dict[str, str]) -> None:
     """The server was killed between the spawn and the commit of the pid."""
-    server = serve({"web": {"command": "sleep 1000", "user": "nobody"}})
+    server = serve({"web": {"command": "sleep 1000", **more}})
     assert server.do("start", "web").status == 200
     pid = server.info("web")["pid"]
     wait_for(lambda: server.new_statuses("web")[-1:] == ["running"])

@@ -111,7 +111,8 @@ class ProcessInstance:
         try:
             if spec.notifies:
                 notifications = NotifySocket(launch.environment[SOCKET_VARIABLE], spec.name, launch.uid)
-            child = context.children.spawn(evolve(launch, control_group=context.cgroups.prepare(spec.name)))
+            group = context.cgroups.prepare(spec.name)
+            child = context.children.spawn(evolve(launch, control_group=group, is_adoptable=True))
         except (OSError, ValueError) as error:
             if notifications is not None:
                 notifications.close()
