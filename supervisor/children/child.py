@@ -29,7 +29,6 @@ from attrs import Factory, define, frozen
 
 from models.children import Exit, Limits
 from models.errors import Failed, Unavailable
-from supervisor.children import openings
 from supervisor.children.launcher import Launcher, read_status
 from supervisor.children.launcher_process import script_problem
 from supervisor.children.proc import Identity, adopted_wait_status, boot_id, exit_of, is_running, stat, tracer
@@ -74,9 +73,10 @@ class Launch:
 
     @property
     def needs_launcher(self) -> bool:
-        """Whether something is set that `subprocess` cannot set in a vfork."""
+        """Whether something is set that `subprocess` cannot set in a vfork, or a file is opened: not on the loop."""
         is_plain = self.uid is None and self.gid is None and self.nice is None and not self.limits
-        return self.is_adoptable or self.control_group is not None or not is_plain
+        opens = any(isinstance(file, str) and file != os.devnull for file in (self.stdin, self.stdout, self.stderr))
+        return self.is_adoptable or self.control_group is not None or opens or not is_plain
 
     def request(self) -> tuple[dict[str, Any], list[int]]:
         """The request to the launcher, and the descriptors that it names. Raises `ValueError` for a NUL."""
@@ -227,18 +227,14 @@ class Children:
         return self._launched(launch) if launch.needs_launcher else self._spawned(launch)
 
     def _spawned(self, launch: Launch) -> Child:
-        with contextlib.ExitStack() as files:
-            private = launch.private_files
-            stdout = _append(launch.stdout, files, private)
-            stderr = subprocess.STDOUT if launch.redirect_stderr else _append(launch.stderr, files, private)
-            files.enter_context(_file_limit(self._file_limits))
+        with _file_limit(self._file_limits):
             popen = _open_process(
                 launch,
                 cwd=launch.directory,
                 env=self._with_proof(launch.environment),
-                stdin=_input(launch.stdin, files),
-                stdout=stdout,
-                stderr=stderr,
+                stdin=subprocess.DEVNULL if launch.stdin is None else _descriptor(launch.stdin),
+                stdout=_descriptor(launch.stdout),
+                stderr=subprocess.STDOUT if launch.redirect_stderr else _descriptor(launch.stderr),
                 start_new_session=True,
                 umask=launch.umask,
             )
@@ -416,21 +412,9 @@ def _file_limit(given: tuple[int, int]) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _input(path: str | int | None, files: contextlib.ExitStack) -> int:
-    if path is None or isinstance(path, int):
-        return subprocess.DEVNULL if path is None else path
-    return _closed_with(files, openings.open_input(path, None))
-
-
-def _append(path: str | int | None, files: contextlib.ExitStack, private: tuple[str, ...]) -> int | None:
-    if path is None or isinstance(path, int):
-        return path
-    return _closed_with(files, openings.open_log(path, None, path in private))
-
-
-def _closed_with(files: contextlib.ExitStack, descriptor: int) -> int:
-    files.callback(os.close, descriptor)
-    return descriptor
+def _descriptor(file: str | int | None) -> int | None:
+    """What `Popen` takes; the only path is that of the null device."""
+    return subprocess.DEVNULL if isinstance(file, str) else file
 
 
 def _is_readable(descriptor: int, milliseconds: int) -> bool:

@@ -12,6 +12,8 @@ import pytest
 from conftest import Serve, is_alive, launcher_of, python_command, wait_for
 from requirements import ROOT_USER
 
+from supervisor.children.child import Launch
+
 PRELOADED = {"LD_PRELOAD": "/no/such/library.so"}
 """The loader complains on standard error, once for each program that is executed with it."""
 
@@ -96,3 +98,13 @@ def test_signal_sent_right_after_the_start_is_delivered(serve: Serve) -> None:
         assert server.do("start", "one").status == 200
         assert server.do("stop", "one").status == 200
         assert server.info("one")["exitCode"] == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_loop_opens_no_file_of_a_process(stream: str) -> None:
+    """The launcher's clone opens it: a file system that does not answer holds nobody else."""
+    plain = Launch(["true"], {})
+    assert not plain.needs_launcher
+    assert Launch(["true"], {}, **{stream: "/var/log/web.log"}).needs_launcher  # type: ignore[arg-type]
+    assert not Launch(["true"], {}, **{stream: os.devnull}).needs_launcher  # type: ignore[arg-type]
+    assert not Launch(["true"], {}, **{stream: 3}).needs_launcher  # type: ignore[arg-type]
