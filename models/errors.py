@@ -93,6 +93,10 @@ class Unavailable(Problem):
     """503: shutting down, at capacity, or the store is read-only. Retry later."""
 
 
+class DiskFull(Unavailable):
+    """As `Unavailable`: the store cannot be written because the disk is full."""
+
+
 class InsufficientStorage(Problem):
     """507: too little space is free on the disk."""
 

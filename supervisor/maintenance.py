@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import peewee
+
 from models.supervision.tables import database
 from models.tracker.tables import reports
 from supervisor.children.orphans import Orphans
@@ -30,8 +32,16 @@ _REAP_EVERY_ROUNDS = 4
 _MEMORY_EVERY_ROUNDS = 4
 _CHECKPOINT_EVERY_ROUNDS = 24
 _LARGE_WAL_BYTES = 16 * 1024 * 1024
+_LOW_DISK_WAL_BYTES = 256 * 1024
 _CHECKPOINT_COMMITS, _CHECKPOINT_COMMITS_UNDER_LOAD = 1000, 10_000
 _LOAD_COMMITS_PER_ROUND = 100
+
+
+def _shrink_logs() -> None:
+    """Empties the write-ahead logs: what they hold is in the stores then. For a worker."""
+    for store in (database, reports.obj):
+        with contextlib.suppress(peewee.PeeweeException):  # a full disk may have no room in the store
+            store.limit_log(_LOW_DISK_WAL_BYTES)
 
 
 class Maintenance:
@@ -99,7 +109,7 @@ class Maintenance:
     async def _run_round(self, rounds: int) -> None:
         self._check_clock()
         with contextlib.suppress(OSError):  # the rest is due none the less
-            await asyncio.get_running_loop().run_in_executor(self.executor, self._disk.measure)
+            await asyncio.get_running_loop().run_in_executor(self.executor, self._disk.maintain)
         if rounds % _REAP_EVERY_ROUNDS == 0:
             self._orphans.reap()
         if rounds % _ROTATE_EVERY_ROUNDS == 0:
@@ -112,6 +122,8 @@ class Maintenance:
         if rounds % _CHECKPOINT_EVERY_ROUNDS == 0 or (rounds % _REAP_EVERY_ROUNDS == 0 and self._wal_has_grown()):
             await asyncio.to_thread(reports.checkpoint)
             await asyncio.to_thread(reports.limit_log)
+        if rounds % _REAP_EVERY_ROUNDS == 0 and self._disk.is_low:
+            await asyncio.to_thread(_shrink_logs)
 
     def _is_due(self, rounds: int, commits: int) -> bool:
         """Whether to checkpoint the event store: now and then, and when its log is long; later under load."""

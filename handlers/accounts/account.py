@@ -160,8 +160,8 @@ async def show_profile(handler: Page, token: str | None = None) -> None:
 async def end_session(handler: Page) -> None:
     """Ends the session of the request, if it has one."""
     credential = handler.caller.credential
-    if credential is not None and credential.kind == "session":
-        await handler.services.accounts.in_store(lambda: accounts.drop_session(credential.id))
+    if credential is not None:
+        await handler.services.accounts.end_session(credential)
 
 
 def local_path(path: str) -> str:

@@ -186,13 +186,13 @@ class SqliteStore(peewee.SqliteDatabase, Store):
                 with self.atomic():
                     self.execute_sql(f"PRAGMA user_version = {int(self.pragma('user_version'))}")
 
-    def limit_log(self) -> None:
-        """Empties the write-ahead log if it is larger than `MAX_LOG_BYTES`. For a worker, outside of transactions."""
+    def limit_log(self, max_bytes: int = MAX_LOG_BYTES) -> None:
+        """Empties the write-ahead log if it is larger than that. For a worker, outside of transactions."""
         try:
             size = Path(f"{self.database}-wal").stat().st_size
         except FileNotFoundError:
             return
-        if size > MAX_LOG_BYTES:
+        if size > max_bytes:
             self.checkpoint(truncate=True)
 
     def run_with_timeout(self, work: Callable[[], Result], seconds: float) -> Result:

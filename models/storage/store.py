@@ -67,8 +67,8 @@ class Store:
         """Sets how long this thread's connection waits for other writers."""
         raise NotImplementedError
 
-    def limit_log(self) -> None:
-        """Empties a write-ahead log that has grown too large. For a worker, outside of transactions."""
+    def limit_log(self, max_bytes: int = ...) -> None:
+        """Empties a write-ahead log that is larger than that. For a worker, outside of transactions."""
         raise NotImplementedError
 
     def run_with_timeout(self, work: Callable[[], Result], seconds: float) -> Result:

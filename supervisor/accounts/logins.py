@@ -20,8 +20,10 @@ from models.accounts import accounts
 from models.accounts.accounts import Credential, PresentedCredential, User
 from models.accounts.tables import database as reports
 from models.config.settings import TrackerSecurity
-from models.errors import Invalid, Problem, Throttled, Unavailable
+from models.errors import DiskFull, Invalid, Problem, Throttled, Unavailable
+from models.storage.sqlite import is_disk_full
 from supervisor.accounts import passwords
+from supervisor.accounts.memory_sessions import MemorySessions
 from supervisor.clock import Clock
 
 log = logging.getLogger("accounts")
@@ -120,6 +122,7 @@ class Accounts:
         self._store_threads = ThreadPoolExecutor(_STORE_THREADS, "accounts")
         self._token_uses: dict[int, int] = {}
         self._writing: asyncio.Task[None] | None = None
+        self._memory = MemorySessions()
 
     @property
     def lifetime(self) -> int:
@@ -127,13 +130,15 @@ class Accounts:
         return int(self._settings.session_lifetime) or 1
 
     async def in_store(self, work: Callable[[], Result]) -> Result:
-        """Runs work that writes, or reads many rows, in a thread. Raises `Unavailable`, `TimedOut`."""
+        """Runs work that writes, or reads many rows, in a thread. Raises `Unavailable`, `DiskFull`, `TimedOut`."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(
                 self._store_threads, lambda: reports.run_with_timeout(work, _STORE_SECONDS)
             )
         except peewee.OperationalError as error:
+            if is_disk_full(error):
+                raise DiskFull("the store of accounts cannot be written: the disk is full") from None
             raise Unavailable(f"the store of accounts does not answer: {error}") from None
 
     async def _read_fast(self, query: Callable[[], Result]) -> Result:
@@ -153,11 +158,17 @@ class Accounts:
     async def are_valid(self, credentials: Sequence[Credential]) -> Sequence[bool]:
         """Returns for each credential whether it has not ended. Raises `Unavailable`, `TimedOut`."""
         now = self._clock.now()
-        return await self._read_fast(lambda: [accounts.refresh(one, now) is not None for one in credentials])
+        return await self._read_fast(lambda: [self._refreshed(one, now) is not None for one in credentials])
+
+    def _refreshed(self, credential: Credential, now: int) -> Credential | None:
+        is_stored = credential.kind == "token" or credential.id > 0
+        return accounts.refresh(credential, now) if is_stored else self._memory.refresh(credential.id, now)
 
     def _stored(self, presented: PresentedCredential) -> Credential | None:
-        by = accounts.by_token if presented.kind == "token" else accounts.by_session
-        return by(presented.raw, self._clock.now())
+        now = self._clock.now()
+        if presented.kind == "token":
+            return accounts.by_token(presented.raw, now)
+        return accounts.by_session(presented.raw, now) or self._memory.find(presented.raw, now)
 
     def _record_use(self, credential: Credential | None) -> Credential | None:
         """Stores when a token was used, at most once a minute for each; no request waits for that."""
@@ -203,6 +214,8 @@ class Accounts:
     async def log_in(self, address: str, username: str, password: str) -> str | None:
         """Returns a new session's id, or None where the name or the password is wrong.
 
+        On a full disk the session is kept in memory, so that an ADMIN can delete something.
+
         Raises `Throttled`, `Unavailable`.
         """
         succeeded = self._throttle.begin(address, username)
@@ -215,12 +228,23 @@ class Accounts:
             return None
         new_hash = None if passwords.is_current(stored.hash) else await self._passwords.hash(password)
         lifetime = int(self._settings.session_lifetime * _SECOND_MICROSECONDS)
-        session = await self.in_store(lambda: accounts.log_in(stored, lifetime, self._clock.now(), new_hash))
+        try:
+            session = await self.in_store(lambda: accounts.log_in(stored, lifetime, self._clock.now(), new_hash))
+        except DiskFull:
+            session = self._memory.add(stored, self._clock.now())
+            log.warning("the session of %s is kept in memory only: the disk is full", stored.user.username)
         if session is None:
             return None
         succeeded()
         log.info("%s logged in, from %s", stored.user.username, address)
         return session
+
+    async def end_session(self, credential: Credential) -> None:
+        """Ends the session of a request. Raises `Unavailable`, `TimedOut`."""
+        if credential.kind == "session":
+            self._memory.drop(credential.id)
+            if credential.id > 0:
+                await self.in_store(lambda: accounts.drop_session(credential.id))
 
     async def change_password(self, credential: Credential, address: str, current: str, new: str) -> None:
         """Changes the caller's password and ends the other sessions. Raises `Invalid`, `Throttled`, `Unavailable`."""

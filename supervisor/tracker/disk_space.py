@@ -1,10 +1,15 @@
-"""Free space of the file system with the data directory. Below `server.storage.min-free` uploads are refused."""
+"""Free space of the file system with the data directory. Below `server.storage.min-free` uploads are refused.
+
+A file in the data directory reserves a few megabytes, which a deletion on a full disk may use.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +22,15 @@ _DEFAULT_MIN_FREE_BYTES, _DEFAULT_MIN_FREE_SHARE = 256 * _MIB, 20
 _FULL_BYTES = 64 * 1024
 """With less, SQLite cannot be relied upon to begin a transaction."""
 
+_RESERVE_BYTES, _RESERVE_SHARE = 4 * _MIB, 16
+_RESERVE_FACTOR = 4
+"""The reserve is made where so many times its size is free."""
+
 State = Literal["enough", "low", "full"]
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class DiskSpace:
@@ -30,6 +43,9 @@ class DiskSpace:
         self._lock = threading.Lock()
         self._state: State = "enough"
         self._free = self._min_free = 0
+        self._reserve = folder / "reserve"
+        self._released = 0
+        """How many deletions use the reserve now."""
 
     @property
     def is_full(self) -> bool:
@@ -58,6 +74,8 @@ class DiskSpace:
         if least is None:
             least = min(_DEFAULT_MIN_FREE_BYTES, size // _DEFAULT_MIN_FREE_SHARE)
         with self._lock:
+            if self._released:
+                return
             before = self._state
             self._free, self._min_free = free, least
             self._state = "full" if usable < _FULL_BYTES else "low" if free < least else "enough"
@@ -67,6 +85,45 @@ class DiskSpace:
                 log.warning("the disk of %s has enough free space again: uploads are accepted", self._folder)
             else:
                 log.error("%s (%s): uploads are refused", self.shortage, self._folder)
+
+    def maintain(self) -> None:
+        """As `measure`; makes the reserve where there is room for it. For a worker. Raises `OSError`."""
+        self.measure()
+        with self._lock:
+            if not self._released and not self._reserve.exists():
+                size = self._reserve_size()
+                if self._free > _RESERVE_FACTOR * size:
+                    self._allocate(size)
+
+    def _reserve_size(self) -> int:
+        disk = os.statvfs(self._folder)
+        return min(_RESERVE_BYTES, disk.f_blocks * disk.f_frsize // _RESERVE_SHARE)
+
+    def _allocate(self, size: int) -> None:
+        """Makes the reserve, smaller where the disk has no room for so much."""
+        while size >= _FULL_BYTES:
+            try:
+                with open(self._reserve, "wb", opener=_open_private) as file:
+                    os.posix_fallocate(file.fileno(), 0, size)
+            except OSError:
+                self._reserve.unlink(missing_ok=True)
+                size //= 2
+            else:
+                return
+
+    @contextlib.contextmanager
+    def released(self) -> Iterator[None]:
+        """The reserve is free for what is written meanwhile, and then made again. For a worker. Raises `OSError`."""
+        with self._lock:
+            self._released += 1
+            self._reserve.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._released -= 1
+                if not self._released:
+                    self._allocate(self._reserve_size())
 
     def check(self) -> None:
         """Before an upload takes more space. For a worker. Raises `InsufficientStorage`, `OSError`."""

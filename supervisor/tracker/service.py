@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import peewee
 
 from models.config.settings import Config
-from models.errors import Unavailable
+from models.errors import DiskFull, Unavailable
+from models.storage.sqlite import is_disk_full
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.runs import run_events
 from models.tracker.runs.run_events import RunUpdate
@@ -52,8 +53,10 @@ class Tracker:
         own_folder = None if sharing else data_dir / "attachments"
         self.updates = updates
         self._sharing = sharing
-        self.attachments = Attachments(kept.dir or own_folder, kept, clock, self.run)
-        self.retention = Retention(config.tracker, clock, self.run, self.attachments)
+        self._disk = disk
+        self._reserve_lock = asyncio.Lock()
+        self.attachments = Attachments(kept.dir or own_folder, kept, clock, self.run_deletion)
+        self.retention = Retention(config.tracker, clock, self.run_deletion, self.attachments)
         self.updates.subscribe(self.retention.notice)
         self.forges = ForgeSources(config)
         publish = (lambda _: None) if sharing else updates.publish
@@ -73,11 +76,32 @@ class Tracker:
         self.forges.close()
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Runs work on the store in a worker. Raises `Unavailable`, `TimedOut`."""
+        """Runs work on the store in a worker. Raises `Unavailable`, `DiskFull`, `TimedOut`."""
         try:
             return await asyncio.to_thread(reports.run_with_timeout, work, MAX_QUERY_SECONDS)
         except peewee.OperationalError as error:
+            if is_disk_full(error):
+                raise DiskFull("the store of the tracker cannot be written: the disk is full") from None
             raise Unavailable(f"the store of the tracker does not answer: {error}") from None
+
+    async def run_deletion(self, work: Callable[[], Result]) -> Result:
+        """As `run`, for work that deletes: on a full disk it uses the reserve, and an emptied write-ahead log."""
+        try:
+            return await self.run(work)
+        except DiskFull:
+            async with self._reserve_lock:
+                return await asyncio.to_thread(self._run_with_reserve, work)
+
+    def _run_with_reserve(self, work: Callable[[], Result]) -> Result:
+        """For a worker. Raises `Unavailable`, `DiskFull`, `TimedOut`."""
+        with self._disk.released():
+            try:
+                reports.limit_log(0)
+                result = reports.run_with_timeout(work, MAX_QUERY_SECONDS)
+                reports.limit_log(0)
+            except peewee.OperationalError as error:
+                raise DiskFull(f"the disk is full, and its reserve is used: {error}") from None
+            return result
 
     async def read_fast(self, query: Callable[[], Result]) -> Result:
         """Reads a few rows of the store: on the loop where the store is a local file.

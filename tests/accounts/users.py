@@ -89,7 +89,7 @@ class FormClient:
         self.server = server
         self.jar = {} if session is None else {server.cookie: session}
 
-    def _headers(self) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
         origin = f"http://127.0.0.1:{self.server.port}"
         pairs = "; ".join(f"{name}={value}" for name, value in self.jar.items())
         return {"Sec-Fetch-Site": "same-origin", "Origin": origin, **({"Cookie": pairs} if pairs else {})}
@@ -104,7 +104,7 @@ class FormClient:
         return answer
 
     def get(self, path: str) -> Answer:
-        return self._kept(self.server.ask("GET", path, headers=self._headers()))
+        return self._kept(self.server.ask("GET", path, headers=self.headers()))
 
     def xsrf(self, path: str) -> str:
         """The token in the first form of a page."""
@@ -115,4 +115,4 @@ class FormClient:
     def send(self, path: str, on: str, **fields: str) -> Answer:
         """Posts the form of the page `on`."""
         fields = {"_xsrf": self.xsrf(on), **fields}
-        return self._kept(post_form(self.server, path, self._headers(), **fields))
+        return self._kept(post_form(self.server, path, self.headers(), **fields))

@@ -10,6 +10,7 @@ import pytest
 from chart_servers import WebServer, web_server
 from conftest import Serve, Server, wait_for
 from fault_injection import (
+    API,
     PULL,
     SLEEPER,
     TEMPLATE,
@@ -30,7 +31,7 @@ from fault_injection import (
     upload_request,
 )  # fmt: skip
 from uploads import query_store
-from users import PASSWORD, log_in
+from users import PASSWORD, FormClient, log_in
 
 ADMIN = {"security": {"admin-password": PASSWORD}}
 
@@ -145,6 +146,41 @@ def test_uploads_are_refused_with_too_little_free_space_and_all_else_continues(
             filler.unlink()
             assert send_prepared(server, upload_request("after")).status == 201
             assert query_store(server, "SELECT name FROM project ORDER BY id") == [("before",), ("after",)]
+        finally:
+            server.close()
+
+
+def test_on_a_full_disk_an_admin_logs_in_and_deletes(serve: Serve, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "24m") as disk:
+        server = serve({"web": SLEEPER}, wait=False, server={"data-dir": str(disk / "data")}, tracker=ADMIN)
+        server.data = disk / "data"
+        try:
+            server.start()
+            for count in (20, 3000, 3000):
+                assert send_prepared(server, upload_request("big", count)).status == 201
+            wait_for((disk / "data" / "reserve").exists)
+            filler = fill_disk(disk)
+            wait_for(lambda: server.get("/readyz").status == 503)
+            began = time.monotonic()
+            session = log_in(server)
+            assert time.monotonic() - began < 5
+            assert "the session of admin is kept in memory only: the disk is full" in server.log.read_text()
+            client = FormClient(server, session)
+            assert client.get(f"{API}/me").json["username"] == "admin"
+            for run in (1, 2, 3):
+                answer = server.ask("DELETE", f"{API}/runs/{run}", headers=client.headers())
+                assert answer.status == 204, answer
+            assert query_store(server, "SELECT count(*) FROM run") == [(0,)]
+            assert FormClient(server, session[:-1] + "-").get(f"{API}/me").status == 401
+            wal = disk / "data" / "tracker.db-wal"
+            wait_for(lambda: wal.stat().st_size <= 256 * 1024, about="the write-ahead log to shrink")
+            filler.unlink()
+            wait_for((disk / "data" / "reserve").exists, about="the reserve to be made again")
+            assert send_prepared(server, upload_request("after")).status == 201
+            assert client.send("/logout", on="/profile").status == 303
+            client.jar[server.cookie] = session
+            assert client.get(f"{API}/me").status == 401
+            check_no_traceback(server)
         finally:
             server.close()
 

@@ -203,7 +203,7 @@ def check_repositories(load: MixedLoad, result: str) -> None:
 def unexpected_files(server: Server, temp: Path) -> list[str]:
     """Files that should not exist, and files with a wrong mode."""
     names = {f"{name}.db{end}" for name in STORES for end in ("", "-wal", "-shm")}
-    allowed = names | {"lock", "admin-password", "incoming", "charts", "control.sock", "endpoint.json"}
+    allowed = names | {"lock", "admin-password", "incoming", "charts", "control.sock", "endpoint.json", "reserve"}
     found = [str(path) for path in server.data.iterdir() if path.name not in allowed]
     found += map(str, (server.data / "incoming").iterdir())
     for path in (server.data, *server.data.iterdir(), server.data / "charts" / "helm"):

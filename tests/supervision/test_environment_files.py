@@ -119,7 +119,9 @@ def test_the_environment_files_of_adopted_children_are_read_in_a_worker(
     fleet: Any = [good, bad]
     taken = list[object]()
     monkeypatch.setattr(adoption, "_take_over", lambda *given: taken.append(given[-1]))
-    asyncio.run(adoption.adopt(fleet, Mock(), {}))
+    context = Mock()
+    context.cgroups.left.return_value = {}
+    asyncio.run(adoption.adopt(fleet, context, {}))
     assert len(threads) == 2
     assert threading.main_thread() not in threads
     assert taken == [{"A": "1"}, None]

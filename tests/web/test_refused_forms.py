@@ -107,6 +107,6 @@ def test_a_member_that_is_missing_stays_in_the_field(admin: users.FormClient) ->
 def test_a_caller_without_permission_does_not_get_the_page(server: Server) -> None:
     outsider = users.FormClient(server, users.create_session(server.data, "outsider"))
     token = outsider.xsrf("/profile")
-    answer = users.post_form(server, "/projects/1/settings", outsider._headers(), _xsrf=token, base_branch="trunk")
+    answer = users.post_form(server, "/projects/1/settings", outsider.headers(), _xsrf=token, base_branch="trunk")
     assert answer.status == 403
     assert "trunk" not in answer.text
