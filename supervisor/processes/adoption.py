@@ -95,11 +95,8 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
             child, generation = match
             _take_over(process, context, child, generation, variables.get(process.name, {}))
             kept.add((process.name, generation))
-            if process.name in fleet and fingerprints.get(child.identity) not in (
-                "",
-                None,
-                process.spec.launch_fingerprint,
-            ):
+            known = ("", None, process.spec.launch_fingerprint)
+            if process.name in fleet and fingerprints.get(child.identity) not in known:
                 log.warning("%s: pid %d runs with an older configuration: restart it", process.name, child.pid)
         elif (latest := _latest_generation(process.name, tagged)) > record.generation:
             process.state.mark_unstored(latest)
@@ -111,16 +108,15 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
         context.period += 1
     for process in fleet:
         process.restarter.resume()
-    pids: dict[str, set[int]] = {}
+    kept_groups = {context.cgroups.folder(name) for name, _ in kept}
+    left = {folder: members for folder, members in groups.items() if folder not in kept_groups}
+    pids: dict[str, set[int]] = {
+        process.name: set() for process in fleet if context.cgroups.folder(process.name) in left
+    }
     for one in tagged:
         if (one.name, one.generation) not in kept:
             pids.setdefault(one.name, set()).add(one.identity.pid)
-    for name, _ in kept:
-        groups.pop(context.cgroups.folder(name), None)
-    for process in fleet:  # its hooks wait for them
-        if context.cgroups.folder(process.name) in groups:
-            pids.setdefault(process.name, set())
-    return Leftovers(removed, pids, groups, fleet, context.cgroups)
+    return Leftovers(removed, pids, left, fleet, context.cgroups)
 
 
 def _take_over(

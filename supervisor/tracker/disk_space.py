@@ -1,6 +1,6 @@
 """Free space of the file system with the data directory. Below `server.storage.min-free` uploads are refused.
 
-A file in the data directory reserves a few megabytes, which a deletion on a full disk may use.
+With less than a gigabyte, a file in the data directory reserves a few megabytes for deletions on a full disk.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _FULL_BYTES = 64 * 1024
 """With less, SQLite cannot be relied upon to begin a transaction."""
 
 _RESERVE_BYTES, _RESERVE_SHARE = 4 * _MIB, 16
-_RESERVE_FACTOR = 4
-"""The reserve is made where so many times its size is free."""
+_RESERVE_FACTOR, _RESERVE_BELOW_BYTES = 4, 1024 * _MIB
+"""The reserve is made where so many times its size is free, and not more than that."""
 
 State = Literal["enough", "low", "full"]
 
@@ -87,12 +87,12 @@ class DiskSpace:
                 log.error("%s (%s): uploads are refused", self.shortage, self._folder)
 
     def maintain(self) -> None:
-        """As `measure`; makes the reserve where there is room for it. For a worker. Raises `OSError`."""
+        """As `measure`; makes the reserve where it may soon be needed. For a worker. Raises `OSError`."""
         self.measure()
         with self._lock:
             if not self._released and not self._reserve.exists():
                 size = self._reserve_size()
-                if self._free > _RESERVE_FACTOR * size:
+                if _RESERVE_FACTOR * size < self._free < _RESERVE_BELOW_BYTES:
                     self._allocate(size)
 
     def _reserve_size(self) -> int:
