@@ -424,3 +424,12 @@ def stored_bytes(contents: str) -> int:
     """The bytes of all rows of a table of contents."""
     row = reports.execute_sql("SELECT bytes FROM stored_bytes WHERE name = ?", (contents,)).fetchone()
     return int(row[0]) if row else 0
+
+
+STEPS.append(
+    [
+        "ALTER TABLE attachment ADD COLUMN is_anonymous INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX anonymous_attachment ON attachment (project_id, id) WHERE is_anonymous = 1",
+    ]
+)
+"""The attachments of anonymous uploaders are the first to be deleted beyond a limit."""

@@ -55,11 +55,12 @@ def upload(
     report: str,
     files: dict[str, bytes] | None = None,
     texts: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     texts = {"project": project, "branch": "main", **(texts or {})}
     parts = [part(name, value) for name, value in texts.items()] + [part("junit", report, "a.xml")]
     parts += [part("attachment", content, name) for name, content in (files or {}).items()]
-    answer = server.post(INGEST, body(parts), Content_Type=FORM)
+    answer = server.post(INGEST, body(parts), Content_Type=FORM, **(headers or {}))
     assert answer.status == 201, answer
     reply: dict[str, Any] = answer.json
     return reply
@@ -283,6 +284,22 @@ def test_uploads_beyond_the_total_delete_nothing_of_another_project(serve: Serve
     run = upload(server, "first", junit(1, prefix="g"), large)
     assert run["warnings"] == ["1 attachment(s) were not stored: more than 6000 bytes for one project"]
     assert [stored_of(server, project) for project in ("first", "second", "third")] == [1, 1, 0]
+
+
+def test_attachments_of_anonymous_uploaders_are_deleted_first(serve: Serve, tmp_path: Path) -> None:
+    limits = {"total": "90000", "per-project": "6000"}
+    server = serve(tracker=attachment_limits(tmp_path / "server0" / "data", **limits))
+    with records.store_of(server):
+        known = records.bearer(records.create_user("known", "ADMIN"))
+    for letter, headers in (("a", known), ("b", {}), ("c", {})):
+        upload(server, "shared", junit(1, prefix=letter), {"a.txt": letter.encode() * 2000}, headers=headers)
+    run = upload(server, "shared", junit(1, prefix="d"), {"a.txt": b"d" * 4000}, headers=known)
+    assert run["warnings"] == []
+    sizes = "SELECT size, is_anonymous FROM attachment ORDER BY id"
+    assert query_store(server, sizes) == [(2000, 0), (4000, 0)], "those of anonymous uploaders made room"
+    run = upload(server, "shared", junit(1, prefix="e"), {"a.txt": b"e" * 1000})
+    assert run["warnings"] == ["1 attachment(s) were not stored: more than 6000 bytes for one project"]
+    assert query_store(server, sizes) == [(2000, 0), (4000, 0)], "an anonymous upload takes nothing of others"
 
 
 def test_a_lowered_share_deletes_the_excess_of_each_project(serve: Serve, tmp_path: Path) -> None:

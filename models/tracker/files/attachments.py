@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from attrs import frozen
@@ -27,9 +27,11 @@ _REFERENCES = """
 _REPORT = "SELECT max(id) FROM report WHERE run_id = ? AND kind = ? AND hash = ?"
 _FIRST_RESULT = "SELECT min(id) FROM result WHERE run_id = ? AND report_id = ?"
 _INSERT = """
-    INSERT INTO attachment (project_id, run_id, report_id, result_id, name, hash, size, type, created_at)
-    SELECT :project, :run, :report, :result, :name, :hash, :size, :type, :now WHERE NOT EXISTS (SELECT 1 FROM attachment
-    WHERE run_id = :run AND result_id IS :result AND name = :name AND hash = :hash)"""
+    INSERT INTO attachment (project_id, run_id, report_id, result_id, name, hash, size, type, created_at, is_anonymous)
+    SELECT :project, :run, :report, :result, :name, :hash, :size, :type, :now, :anonymous
+    WHERE NOT EXISTS
+    (SELECT 1 FROM attachment WHERE run_id = :run AND result_id IS :result AND name = :name AND hash = :hash)"""
+_OF_PROJECT = "WHERE project_id = ? AND"
 _IS_USED = "SELECT 1 FROM attachment WHERE hash = ? LIMIT 1"
 _COLUMNS = "a.id, a.run_id, a.result_id, a.name, a.hash, a.size, a.type"
 
@@ -68,22 +70,33 @@ Target = tuple[int | None, int | None]
 
 
 def add(
-    run: Run, files: Sequence[StagedFile], folder: AttachmentFolder, settings: Settings, now: int
+    run: Run,
+    files: Sequence[StagedFile],
+    folder: AttachmentFolder,
+    settings: Settings,
+    now: int,
+    is_anonymous: bool = False,
 ) -> tuple[list[str], Collection[str]]:
     """Stores the attachments of an upload, whose reports are stored already, in the same transaction.
 
-    Beyond the share of the project, or the total, the oldest of the same project are deleted: an upload takes nothing
-    from another project. Returns warnings, and the hashes of contents that may have lost their last row.
+    Beyond the share of the project, or the total, the oldest of the same project are deleted, those of anonymous
+    uploaders first: an upload takes nothing from another project. Returns warnings, and the hashes of contents that may
+    have lost their last row.
     """
     if not files:
         return [], ()
     room = _Room(run.project_id, settings)
-    warnings = _insert(run, files, folder, settings, now)
+    warnings = _insert(run, files, folder, settings, {"now": now, "anonymous": int(is_anonymous)})
     return [*warnings, *room.make()], room.deleted
 
 
-def _insert(run: Run, files: Sequence[StagedFile], folder: AttachmentFolder, settings: Settings, now: int) -> list[str]:
-    """Inserts the rows of the files, and moves the files to their places. Returns warnings."""
+def _insert(
+    run: Run, files: Sequence[StagedFile], folder: AttachmentFolder, settings: Settings, common: Mapping[str, int]
+) -> list[str]:
+    """Inserts the rows of the files, and moves the files to their places. Returns warnings.
+
+    `common` has what all rows have.
+    """
     targets, places = _targets(run), dict(reports.execute_sql("SELECT name, place FROM attached").fetchall())
     used = int(
         reports.execute_sql("SELECT coalesce(sum(size), 0) FROM attachment WHERE run_id = ?", (run.id,)).fetchone()[0]
@@ -106,7 +119,7 @@ def _insert(run: Run, files: Sequence[StagedFile], folder: AttachmentFolder, set
         folder.keep(file)
         used += file.size
         rows += len(kept)
-        facts = {"project": run.project_id, "run": run.id, "name": file.name, "now": now}
+        facts = {**common, "project": run.project_id, "run": run.id, "name": file.name}
         facts |= {"hash": file.hash, "size": file.size, "type": file.type}
         for report, result in kept or [(None, None)]:
             reports.execute_sql(_INSERT, {**facts, "report": report, "result": result})
@@ -132,7 +145,7 @@ class _Room:
         """The hashes of deleted rows."""
 
     def make(self) -> list[str]:
-        """Deletes the oldest rows of the project. Returns warnings about those that the upload itself stored."""
+        """Deletes rows of the project, as `_evict`. Returns warnings about those that the upload itself stored."""
         settings = self._settings
         own = self._evict(lambda: _bytes_of(self._project) > self._share)
         everywhere = self._evict(lambda: stored_bytes("attachment_content") > self._total)
@@ -144,7 +157,7 @@ class _Room:
 
     def _evict(self, is_full: Callable[[], bool]) -> set[str]:
         """Returns the hashes of deleted rows that the upload stored."""
-        deleted = list(_evict(is_full, "WHERE project_id = ?", (self._project,)))
+        deleted = list(_evict(is_full, _OF_PROJECT, (self._project,)))
         self.deleted.update(hash for _, hash in deleted)
         return {hash for id, hash in deleted if id > self._last}
 
@@ -180,12 +193,16 @@ class _Results:
         return (None, None) if known is None else (known[0], known[1] + reference.case - reference.first_case)
 
 
-def _evict(is_full: Callable[[], bool], where: str = "", values: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
-    """Deletes the oldest of some rows as long as there are too many bytes. Yields their ids and hashes."""
-    query = f"SELECT id, hash FROM attachment {where} ORDER BY id LIMIT 1"  # noqa: S608 (constants)
-    while is_full() and (row := reports.execute_sql(query, values).fetchone()):
-        reports.execute_sql("DELETE FROM attachment WHERE id = ?", (row[0],))
-        yield row[0], row[1]
+def _evict(is_full: Callable[[], bool], where: str = "WHERE", values: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
+    """Deletes some rows as long as there are too many bytes: the oldest of anonymous uploaders first, then the oldest.
+
+    Yields their ids and hashes.
+    """
+    for only in ("is_anonymous = 1", "is_anonymous = 0"):
+        query = f"SELECT id, hash FROM attachment {where} {only} ORDER BY id LIMIT 1"  # noqa: S608 (constants)
+        while is_full() and (row := reports.execute_sql(query, values).fetchone()):
+            reports.execute_sql("DELETE FROM attachment WHERE id = ?", (row[0],))
+            yield row[0], row[1]
 
 
 def delete_excess(settings: Settings) -> Collection[str]:
@@ -198,7 +215,7 @@ def delete_excess(settings: Settings) -> Collection[str]:
         full = "SELECT id FROM project WHERE attachment_bytes > ? ORDER BY id LIMIT 1"
         project = reports.execute_sql(full, (share,)).fetchone()
         if project is not None:
-            excess = _evict(lambda: _bytes_of(project[0]) > share, "WHERE project_id = ?", project)
+            excess = _evict(lambda: _bytes_of(project[0]) > share, _OF_PROJECT, project)
         else:
             excess = _evict(lambda: stored_bytes("attachment_content") > settings.total)
         return {hash for _, hash in islice(excess, BATCH_ROWS)}

@@ -179,7 +179,9 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         unused: Collection[str] = ()
         if upload.attachments is not None:
             attached = upload.attachments
-            more, unused = attachments.add(run, attached.files, attached.folder, settings.attachments, now)
+            more, unused = attachments.add(
+                run, attached.files, attached.folder, settings.attachments, now, is_anonymous=user is None
+            )
             warnings = [*warnings, *attached.missing, *more]
         if ignored := sources.add(run, project, settings.source):
             warnings = [*warnings, ignored]
