@@ -31,7 +31,16 @@ from models.children import Exit, Limits
 from models.errors import Failed, Unavailable
 from supervisor.children.launcher import Launcher, read_status
 from supervisor.children.launcher_process import script_problem
-from supervisor.children.proc import Identity, adopted_wait_status, boot_id, exit_of, is_running, stat, tracer
+from supervisor.children.proc import (
+    Identity,
+    adopted_wait_status,
+    boot_id,
+    control_group_of,
+    exit_of,
+    is_running,
+    stat,
+    tracer,
+)
 from supervisor.children.tags import PROOF_VARIABLE, TAG_VARIABLE, plain_proof
 from supervisor.scheduling import call_later
 
@@ -265,6 +274,7 @@ class Children:
             raise
         if _is_readable(status, _EXEC_MILLISECONDS):
             child.read_launch()
+            child.is_grouped = is_grouped or _is_in(launch.control_group, pid)
         if child.launch_problem is not None:
             child.send_to_main(signal.SIGKILL)
             if _is_readable(child.pidfd, _FAILED_EXIT_MILLISECONDS):
@@ -415,6 +425,11 @@ def _file_limit(given: tuple[int, int]) -> Iterator[None]:
 def _descriptor(file: str | int | None) -> int | None:
     """What `Popen` takes; the only path is that of the null device."""
     return subprocess.DEVNULL if isinstance(file, str) else file
+
+
+def _is_in(group: str | None, pid: int) -> bool:
+    """Whether a process that has executed its command is in the control group of that folder."""
+    return group is not None and len(own := control_group_of(pid)) > 1 and group.endswith(own)
 
 
 def _is_readable(descriptor: int, milliseconds: int) -> bool:

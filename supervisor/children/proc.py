@@ -88,6 +88,15 @@ def real_user(pid: int) -> int:
     return int(line.split()[1])
 
 
+def control_group_of(pid: int) -> str:
+    """The path of its control group (version 2) from the root of the hierarchy; empty without one."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+
+
 def tracer(pid: int) -> int:
     """The pid of the debugger that traces a process (ptrace); 0 without one."""
     try:
