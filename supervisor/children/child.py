@@ -48,6 +48,8 @@ log = logging.getLogger("children")
 
 _EXIT_SLICE_SECONDS = 0.001
 _EXEC_MILLISECONDS, _FAILED_EXIT_MILLISECONDS = 50, 50
+_JOIN_MILLISECONDS = 1
+"""Joining a control group takes the kernel some 10 ms, for which the loop does not wait."""
 _SPARE_DESCRIPTORS = 64
 _EXIT_CODE_SECONDS, _EXIT_CODE_POLL_SECONDS = 1.0, 0.01
 _TRACED_POLL_SECONDS = 0.1
@@ -142,6 +144,8 @@ class Child:
     """Why the command could not be executed, where that was known only after the spawn."""
     is_grouped: bool = False
     """Whether it is in its control group, with everything that it has started since."""
+    control_group: str | None = None
+    """The folder of the group that it joins itself before it executes its command."""
     is_released: bool = False
     """Whether the server stops and leaves it running: its descriptor is closed, and no signal is sent any more."""
     _status: int | None = None
@@ -192,6 +196,7 @@ class Child:
         if self._status is not None:
             has_executed, self.launch_problem = read_status(self._status)
             self.is_launching = not has_executed
+            self.is_grouped = self.is_grouped or (has_executed and _is_in(self.control_group, self.pid))
             if has_executed or self.launch_problem is not None:
                 self.close_status()
 
@@ -266,15 +271,15 @@ class Children:
         pid, is_grouped, status = self.launcher.launch(request | facts, inherited, launch.control_group)
         try:
             child = self._started(pid, None, status)
-            child.is_grouped = is_grouped
+            child.is_grouped, child.control_group = is_grouped, launch.control_group
         except BaseException:
             os.close(status)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
-        if _is_readable(status, _EXEC_MILLISECONDS):
+        joins = launch.control_group is not None and not is_grouped
+        if _is_readable(status, _JOIN_MILLISECONDS if joins else _EXEC_MILLISECONDS):
             child.read_launch()
-            child.is_grouped = is_grouped or _is_in(launch.control_group, pid)
         if child.launch_problem is not None:
             child.send_to_main(signal.SIGKILL)
             if _is_readable(child.pidfd, _FAILED_EXIT_MILLISECONDS):

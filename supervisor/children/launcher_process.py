@@ -130,11 +130,9 @@ def _run(requests: _socket.socket, given: list[int], group: int | None) -> None:
     status = given[1]
     try:
         requests.close()
-        if group is not None:
-            _join(group)
         with open(given[0], "rb") as file:
             request = marshal.load(file)
-        _execute(request, given[2:])
+        _execute(request, given[2:], group)
     except BaseException as error:
         reason = str(error)
         code, name = None, None
@@ -157,9 +155,11 @@ def _join(group: int) -> None:
         pass
 
 
-def _execute(request: dict[str, Any], given: list[int]) -> None:
+def _execute(request: dict[str, Any], given: list[int], group: int | None) -> None:
     """Becomes the command. Raises `OSError`, `ValueError`."""
     os.setsid()
+    if group is not None:
+        _join(group)
     if tag := request["environment"].get(TAG_VARIABLE):
         pid, ticks = os.getpid(), _start_ticks()
         request["environment"][PROOF_VARIABLE] = proof(request["key"], request["boot_id"], tag, pid, ticks)

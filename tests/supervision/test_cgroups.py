@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import changed_constants
 import pytest
 from conftest import Serve, Server, instance_of, is_alive, python_command, wait_for
 from requirements import CONTROL_GROUPS
@@ -191,3 +193,18 @@ def test_child_joins_its_group_where_clone3_is_forbidden(monkeypatch: pytest.Mon
     groups.close()
     assert Cgroups.folder("web") in found
     assert is_grouped
+
+
+def test_process_in_a_unit_that_forbids_clone3_is_stopped_at_once(serve: Serve, file: Path) -> None:
+    constants = {"supervisor__children__launcher___PROGRAM": WITHOUT_CLONE3}
+    spec = {"command": daemon(file), "stop-timeout": "20s"}
+    server = serve({"web": spec}, command=changed_constants.server_command(**constants))
+    for number in range(1, 6):
+        assert server.do("start", "web").status == 200
+        if number == 1:
+            wait_for(lambda: pids_in(file))
+        begun = time.monotonic()
+        assert server.do("stop", "web").status == 200
+        assert time.monotonic() - begun < 10
+        assert server.status("web") == "stopped"
+        assert not any(map(is_alive, pids_in(file)))
