@@ -58,7 +58,7 @@ _FIELDS = {
 
 _ALIASES: Mapping[str, FileKind] = {"tests": "junit", "coverage": "jacoco"}
 _KNOWN_PARTS = tuple(dict.fromkeys((*_FILES, *_ALIASES, *_FIELDS, "codeowners")))
-_MAX_WARNED_PARTS = 10
+_MAX_WARNED_PARTS, _MAX_EMPTY_CHARACTERS = 10, 200
 _NUMBERS = {"prNumber": (0, INT64), "attempt": (-INT64, INT64), "expectedUploads": (1, 10_000)}
 _BOOLEANS = {"true": True, "false": False}
 _RERUNS = ("worst", "last")
@@ -164,7 +164,7 @@ class Arrival:
                 values[field] = without_login(values[field])
         if values.get("expected_uploads") is not None and values.get("run_key") is None:
             raise Invalid("expectedUploads needs a runKey: without one, each upload is a run of its own")
-        values["warnings"] = self._unknown_parts()
+        values["warnings"] = [*self._unknown_parts(), *self._empty_reports()]
         owners = next((part for part in reversed(self._parts.all) if part.name == "codeowners" and part.size), None)
         if owners is not None:
             values["codeowners"] = _content(owners, codeowners.MAX_BYTES)
@@ -178,6 +178,17 @@ class Arrival:
             f"part {_printable(name)[:_MAX_NAME_CHARACTERS]} was ignored: it is not one of {known}"
             for name in [*unknown][:_MAX_WARNED_PARTS]
         ]
+
+    def _empty_reports(self) -> list[str]:
+        """A warning for each report that has a name and no content: a tool that wrote nothing would go unseen."""
+        kinds = ((part, _ALIASES.get(part.name, part.name)) for part in self._parts.all if not part.size)
+        empty = [
+            f"{kind} {_printable(part.file_name)[:_MAX_EMPTY_CHARACTERS]}: the file is empty"
+            for part, kind in kinds
+            if part.file_name and kind in ("junit", "jacoco", "perf")
+        ]
+        more = len(empty) - _MAX_WARNED_PARTS
+        return empty if more <= 0 else [*empty[:_MAX_WARNED_PARTS], f"{more} more reports are empty"]
 
     def files(self) -> Sequence[Received]:
         """The files in order, without empty ones. Raises `Invalid` without a test or performance report."""

@@ -241,9 +241,19 @@ def test_gzipped_copy_of_a_file_counts_once(server: Server) -> None:
     assert outcome["tests"] == 3
 
 
-def test_empty_files_are_skipped(server: Server) -> None:
-    outcome = upload(server, ("project", "empty"), ("junit", ""), JUNIT, ("jacoco", ""), ("junit", ""))
+def test_empty_files_are_skipped_with_a_warning(server: Server) -> None:
+    outcome = upload(server, ("project", "empty"), ("junit", ""), JUNIT, ("jacoco", ""))
     assert (outcome["tests"], outcome["lineCoveragePct"]) == (1, None)
+    assert outcome["warnings"] == ["junit junit1.xml: the file is empty", "jacoco jacoco3.xml: the file is empty"]
+    parts = [part("project", "empty"), part("junit", junit(passed=1), "a.xml"), part("jacoco", "", "")]
+    assert send(server, body(parts)).json["warnings"] == []  # of a form, in which no file was chosen
+    parts += [part("tests", "", f"{n}.xml") for n in range(12)]
+    warnings = send(server, body(parts)).json["warnings"]
+    assert (len(warnings), warnings[0], warnings[-1]) == (
+        11,
+        "junit 0.xml: the file is empty",
+        "2 more reports are empty",
+    )
 
 
 @pytest.mark.parametrize(
