@@ -105,12 +105,37 @@ def go(number: int) -> Iterator[str]:
             yield json.dumps(event) + "\n"
 
 
+def jest(number: int) -> Iterator[str]:
+    yield '{"numTotalTests": 1, "success": true, "testResults": [{"name": "/first", "assertionResults": []}'
+    for at in range(number // 100):
+        tests = [
+            {"ancestorTitles": ["a"], "status": "passed", "title": f"does_something_{at}_{n}", "failureMessages": []}
+            for n in range(100)
+        ]
+        yield ",\n" + json.dumps({"assertionResults": tests, "name": f"/src/a{at}.test.js", "status": "passed"})
+    yield "]}"
+
+
+def dotnet_coverage(number: int) -> Iterator[str]:
+    yield "<results><modules>"
+    for at in range(number // 100):
+        yield "<module><functions>"
+        yield "".join(
+            f'<range source_id="0" start_line="{line}" end_line="{line}" start_column="9" covered="no"/>'
+            for line in range(1, 400)
+        )
+        yield f'</functions><source_files><source_file id="0" path="A{at}.cs"/></source_files></module>'
+    yield "</modules></results>"
+
+
 LARGE: dict[str, tuple[str, Callable[[int], Iterator[str]], int]] = {
     "one suite": ("tests", pytest_like, 100_000),
     "many suites": ("tests", surefire_like, 100_000),
     "one output": ("tests", one_output, 300_000),
     "CTRF": ("tests", ctrf, 90_000),
     "go test": ("tests", go, 100_000),
+    "Jest": ("tests", jest, 100_000),
+    "dotnet-coverage": ("coverage", dotnet_coverage, 50_000),
     "JaCoCo in a group": ("coverage", jacoco, 100_000),
     "Cobertura": ("coverage", cobertura, 100_000),
 }

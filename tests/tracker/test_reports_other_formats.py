@@ -45,6 +45,8 @@ NUNIT24 = """<test-results name="a.dll" total="2" failures="1" not-run="1" date=
 <test-case name="N.F.A" executed="True" success="True" time="0.01"/>
 <test-case name="N.F.B" executed="True" success="False" time="0.01"><failure><message>no</message></failure></test-case>
 <test-case name="N.F.C" executed="False"><reason><message>later</message></reason></test-case>
+<test-case name="N.F.D" executed="True" time="1.0"/>
+<test-case name="N.F.E" executed="True"><failure><message>no</message></failure></test-case>
 </results></test-suite></test-results>"""
 
 XUNIT1 = """<?xml version="1.0" encoding="utf-8"?>
@@ -186,7 +188,7 @@ def test_class_name_of_an_nunit_2_case_is_part_of_its_name() -> None:
         ("N.F", "Dunno", SKIPPED, 0, None),
     ]
     assert [(suite.name, suite.totals.tests) for suite in read_test_report(NUNIT2)[0].suites] == [("F", 6)]
-    assert [status for _, _, status, _, _ in case_fields(NUNIT24)] == [PASSED, FAILED, SKIPPED]
+    assert [status for _, _, status, _, _ in case_fields(NUNIT24)] == [PASSED, FAILED, SKIPPED, PASSED, FAILED]
 
 
 FAILED_SUITE = "<failure><message>OneTimeTearDown: boom</message></failure>"

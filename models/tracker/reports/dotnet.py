@@ -164,9 +164,14 @@ class NUnit2(NUnit):
             builder.set_result(self._results.get(case["@result"].lower(), Severity.ERROR))
         elif get("@executed", "").lower() == "false":  # before 2.5
             builder.set_result(Severity.SKIPPED)
-        elif get("@success", "").lower() != "true":
+        elif get("@success", "").lower() != "true" and not self._ran_well(case):
             builder.set_result(Severity.FAILED)
         self._add(case, builder)
+
+    @staticmethod
+    def _ran_well(case: Item) -> bool:
+        """Whether a case without an outcome was executed and has no failure."""
+        return "@success" not in case and "@executed" in case and not parts(case, "failure")
 
 
 class XUnit(_DotnetReader):
