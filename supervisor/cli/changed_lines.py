@@ -24,6 +24,7 @@ _BASE_COMMITS = (
 """Variables with a commit of the base branch. A branch of the clone may be an old one."""
 _HUNK = re.compile(rb"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
 _NULL = b"/dev/null"
+_JENKINS_MERGE = re.compile(r"Merge commit '[0-9a-f]{40}' into HEAD")
 
 
 class NoDiff(Exception):
@@ -56,6 +57,19 @@ def checked_out(field: str, environ: Mapping[str, str]) -> str:
         return _git(*command).decode("utf-8", "replace").strip()
     except NoDiff:
         return environ.get("GIT_BRANCH", "").removeprefix("origin/") if field == "branch" else ""
+
+
+def pushed_commit(commit: str, environ: Mapping[str, str]) -> str:
+    """The pushed commit where Jenkins has merged the target into it and checked out that merge; else `commit`."""
+    if not (environ.get("JENKINS_URL") and environ.get("CHANGE_ID")):
+        return commit
+    try:
+        head, *parents = _git("rev-list", "--parents", "-n", "1", "HEAD").decode().split()
+        subject = _git("log", "-1", "--format=%s").decode("utf-8", "replace")
+    except NoDiff:
+        return commit
+    is_merge_of_jenkins = _JENKINS_MERGE.match(subject) is not None and len(parents) == 2
+    return parents[0] if is_merge_of_jenkins and commit == head else commit
 
 
 def work_tree() -> Path:

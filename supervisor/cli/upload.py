@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.cli.attached_files import attached_files, source_archive
-from supervisor.cli.changed_lines import NoDiff, changed_lines, checked_out, diff_file, repository_paths, work_tree
+from supervisor.cli.changed_lines import (
+    NoDiff,
+    changed_lines,
+    checked_out,
+    diff_file,
+    pushed_commit,
+    repository_paths,
+    work_tree,
+)
 from supervisor.cli.ci_systems import facts
 from supervisor.cli.streams import discard_output, prepare_streams
 from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
@@ -189,6 +197,8 @@ def _upload(arguments: argparse.Namespace) -> int:
         raise UploadError(USAGE, "--junit GLOB or --perf GLOB is needed: a run has test or performance reports")
     files = _files(arguments)
     fields = _with_commit(_fields(arguments))
+    if not arguments.commit:
+        fields["commit"] = pushed_commit(fields["commit"], os.environ)
     texts = _diff_parts(arguments.diff, fields.get("baseBranch", ""), fields["commit"])
     if arguments.jacoco and not texts and arguments.diff == "auto":
         texts = _paths_part()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_upload import git
 
-from supervisor.cli.changed_lines import NoDiff, changed_lines
+from supervisor.cli.changed_lines import NoDiff, changed_lines, pushed_commit
 from supervisor.cli.ci_systems import SYSTEMS, depth_setting, facts
 
 SHA, MERGE = "a" * 40, "b" * 40
@@ -231,6 +231,21 @@ def test_a_merge_of_the_pushed_commit_is_compared_with_its_other_parent(
     found = diff_of("not in the clone", checkout["topic"], {})
     assert (found["base"], found["files"]) == (checkout["main"], {"first.py": [[2, 2]]})
     assert found["baseCommits"] == [checkout["main^"], checkout["main~2"]]
+
+
+def test_the_merge_of_jenkins_stands_for_the_pushed_commit(checkout: dict[str, str], tmp_path: Path) -> None:
+    """The GitHub and Bitbucket plugins merge the target into the request, and name the merge in GIT_COMMIT."""
+    jenkins = {"JENKINS_URL": "https://jenkins/", "CHANGE_ID": "3"}
+    git(tmp_path, "checkout", "-q", "--detach", "topic")
+    git(tmp_path, "merge", "-q", "--no-edit", checkout["main"])
+    merge = git(tmp_path, "rev-parse", "HEAD").strip()
+    assert pushed_commit(merge, jenkins) == checkout["topic"]
+    assert diff_of("main", checkout["topic"], jenkins)["base"] == checkout["main"]
+    assert pushed_commit(merge, {"JENKINS_URL": "https://jenkins/"}) == merge
+    assert pushed_commit(checkout["topic"], jenkins) == checkout["topic"]
+    git(tmp_path, "commit", "-q", "--amend", "-m", "Merge branch 'main' into topic")
+    own = git(tmp_path, "rev-parse", "HEAD").strip()
+    assert pushed_commit(own, jenkins) == own
 
 
 def test_a_pushed_merge_is_compared_with_the_merge_base(checkout: dict[str, str], tmp_path: Path) -> None:
