@@ -89,6 +89,8 @@ TWO, THREE = 'tests="2"', 'tests="3"'
          ["the suite s declares 3 tests, lists 1"]),
         (f"<testsuites tests='3'>{suite(attributes=TWO)}{suite(CASE.format('a'))}</testsuites>", []),
         (suite(attributes=THREE), []),
+        (f'<testsuite name="a&#10;b" {THREE}>{CASE.format("a")}</testsuite>',
+         ["the suite a b declares 3 tests, lists 1"]),
     ],
 )  # fmt: skip
 def test_a_suite_that_declares_more_tests_than_it_lists_is_warned_of(document: str, warnings: list[str]) -> None:

@@ -330,7 +330,7 @@ class TotalsCounter:
             frozenset(self._superseded),
             frozenset(self._flaky),
             digest,
-            [*self.warnings, *self._incomplete],
+            [" ".join(text.split()) for text in (*self.warnings, *self._incomplete)],
         )
 
 
