@@ -6,6 +6,7 @@ A parser turns text into a value. A check takes a parsed value and returns it, o
 
 from __future__ import annotations
 
+import fnmatch
 import ipaddress
 import math
 import re
@@ -368,6 +369,29 @@ def forge_name(raw: str) -> str:
     return raw
 
 
+EVENT_TYPES = (
+    *(f"process.{each}" for each in ("crashed", "gave-up", "unhealthy", "recovered", "started", "stopped")),
+    *(f"release.{each}" for each in ("installed", "upgraded", "rolled-back", "uninstalled", "failed")),
+    *("gate.failed", "gate.passed", "run.incomplete", "coverage.dropped", "perf.regressed", "delivery.dead"),
+)
+"""What can be reported, by name."""
+
+
+def event_pattern(raw: str) -> str:
+    """The name of an event, in which `*` is any text: `process.*`."""
+    if not any(fnmatch.fnmatchcase(each, raw) for each in EVENT_TYPES) or set("[]?") & set(raw):
+        raise ValidationError(f"is not one of {', '.join(EVENT_TYPES)}, nor a pattern with * of one", raw)
+    return raw
+
+
+def mail_address(raw: str) -> str:
+    """`name@host`, of printable ASCII characters."""
+    is_plain = raw.isascii() and raw.isprintable() and len(raw) <= 254
+    if not is_plain or not re.fullmatch(r"[^\s@<>\"(),:;\\\[\]]{1,64}@[A-Za-z0-9.-]{1,253}", raw):
+        raise ValidationError("is not a mail address such as team@example.com", raw)
+    return raw
+
+
 def syslog_address(raw: str) -> str:
     """The path of a socket, or `udp://host:port`."""
     try:
@@ -408,7 +432,7 @@ def header_value(raw: str) -> str:
 _TAKEN = {
     "supervision", "charts", "tracker", "healthz", "readyz", "metrics", "static", "mcp", "sse", "v3", "swagger-ui.html",
     "processes", "history", "releases", "repositories", "projects", "runs", "compare", "login", "logout", "profile",
-    "users", "search",
+    "users", "search", "notifications",
 }
 # fmt: on
 

@@ -57,13 +57,22 @@ class UnixSocket:
 
 @frozen
 class Outbound:
-    """Requests to forges."""
+    """Requests to forges and channels."""
 
     allowed_hosts: tuple[Annotated[str, parsers.host_port], ...] = ()
     block_private_networks: bool = True
     timeout: Span = Seconds(10)
     ca_file: Path | None = None
     max_answer: Bytes = Size(MIB)
+
+
+@frozen
+class Outbox:
+    """Messages that are to be sent, and those that were."""
+
+    max_rows: Annotated[int, parsers.between(10, 1_000_000)] = 10_000
+    max_age: Span = Seconds(DAY)
+    retain_days: Count = 14
 
 
 @frozen
@@ -85,6 +94,8 @@ class Server:
     address: Annotated[tuple[Host, ...], parsers.addresses] = ("127.0.0.1",)
     """Empty: no TCP."""
     port: Port = 8080
+    public_url: ForgeUrl | None = None
+    """The address by which people reach the server, for links in what is sent."""
     unix_socket: UnixSocket = UnixSocket()
     data_dir: Path = Path("data")
     allowed_hosts: tuple[Annotated[str, parsers.host_header], ...] = ()
@@ -101,6 +112,7 @@ class Server:
     database_url: Annotated[str, parsers.database_url] | None = field(default=None, repr=False)
     secret_key_file: Path | None = None
     outbound: Outbound = Outbound()
+    outbox: Outbox = Outbox()
     workers: WorkerProcesses = WorkerProcesses()
     storage: Storage = Storage()
 
@@ -358,8 +370,68 @@ class Tracker:
 
 
 @frozen
+class Smtp:
+    """The mail server of the channels of type email."""
+
+    host: Host | None = None
+    port: Annotated[int, parsers.between(1, 65535)] = 587
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    username: Filled | None = None
+    password: str | None = field(default=None, repr=False)
+    password_file: Path | None = None
+    from_: Annotated[str, parsers.mail_address] | None = None
+
+
+@frozen
+class Channel:
+    """Where messages go. `url`, `secret` and `token` are secrets; each may stand in a file."""
+
+    type: Literal["webhook", "slack", "teams", "email", "post"]
+    url: Url | None = field(default=None, repr=False)
+    url_file: Path | None = None
+    secret: str | None = field(default=None, repr=False)
+    secret_file: Path | None = None
+    token: str | None = field(default=None, repr=False)
+    token_file: Path | None = None
+    to: tuple[Annotated[str, parsers.mail_address], ...] = ()
+    preset: Literal["ntfy", "gotify", "text", "json"] = "json"
+    priority: Annotated[int, parsers.between(0, 10)] | None = None
+
+
+@frozen
+class NotifyRule:
+    """Which events are reported to which channels, and how often."""
+
+    name: Filled
+    channels: tuple[Filled, ...]
+    events: tuple[Annotated[str, parsers.event_pattern], ...]
+    processes: tuple[Filled, ...] = ("*",)
+    labels: tuple[Filled, ...] = ()
+    releases: tuple[Filled, ...] = ("*",)
+    projects: tuple[Filled, ...] = ("*",)
+    branches: tuple[Filled, ...] | None = None
+    """None: the base branch of the project."""
+    flags: tuple[Filled, ...] = ("*",)
+    only_on_change: bool = True
+    quiet: Seconds = Seconds(900)
+    group_wait: Seconds = Seconds(10)
+    resolve: bool = True
+    resolve_after: Seconds = Seconds(60)
+    max_per_hour: Count = 60
+
+
+@frozen
+class Notify:
+    enabled: bool = True
+    channels: Mapping[Annotated[str, parsers.forge_name], Channel] = Factory(dict)
+    rules: tuple[NotifyRule, ...] = ()
+    smtp: Smtp = Smtp()
+
+
+@frozen
 class Config:
     server: Server = Server()
     supervisor: Supervisor = Supervisor()
     svc: Svc = Svc()
     tracker: Tracker = Tracker()
+    notify: Notify = Notify()

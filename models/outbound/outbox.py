@@ -1,0 +1,237 @@
+"""The outbox: a row for each message to a target, kept until it is delivered or given up. For worker threads.
+
+A row is leased before it is sent, in one transaction of the store, so two nodes never send at once, and no target gets
+two requests at a time. Times are microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from attrs import field, frozen
+
+from models.config import settings
+from models.errors import Conflict, NotFound
+from models.outbound import queries
+from models.outbound.tables import store
+
+State = Literal["PENDING", "DONE", "DEAD", "SUPERSEDED"]
+STATES: tuple[State, ...] = ("PENDING", "DONE", "DEAD", "SUPERSEDED")
+
+MAX_ERROR_CHARACTERS = 500
+MAX_PAYLOAD_BYTES = 64 * 1024
+MAX_TARGETS_AT_ONCE = 4
+LEASE_SECONDS = 60
+_SECOND = 1_000_000
+_DAY = 86_400 * _SECOND
+_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 5, 3600
+_JITTER = 0.2
+_TARGET_PAUSE_SECONDS = 60
+"""The longest time that the failure of one message delays the others of its target."""
+_RETRIED = (408, 425, 429)
+_NAMES = queries.COLUMNS.split(", ")
+
+
+@frozen
+class Message:
+    """A message to store. A newer one of the same `key` supersedes those that were not sent."""
+
+    kind: str
+    target: str
+    payload: Mapping[str, Any] = field(repr=False)
+    key: str | None = None
+    project_id: int | None = None
+
+
+@frozen
+class Delivery:
+    """A row of the outbox."""
+
+    id: int
+    kind: str
+    target: str
+    key: str | None
+    project_id: int | None
+    message_id: str
+    payload: str = field(repr=False)
+    state: State
+    attempts: int
+    next_at: int
+    expires_at: int
+    lease_until: int | None
+    lease_owner: str | None
+    status: int | None
+    error: str | None
+    created_at: int
+    done_at: int | None
+
+    @property
+    def content(self) -> Any:
+        return json.loads(self.payload)
+
+
+@frozen
+class Outcome:
+    """What came of one try. `status` is that of the HTTP response or the SMTP reply."""
+
+    is_delivered: bool
+    status: int | None = None
+    error: str | None = None
+    is_final: bool = False
+    """Whether another try cannot help."""
+    retry_after: float | None = None
+    """Seconds that the target asked for."""
+
+
+def outcome_of(status: int, error: str | None, retry_after: float | None = None) -> Outcome:
+    """The outcome of an HTTP response: 408, 425, 429 and 5xx are tried again, other failures are final."""
+    if 200 <= status < 300:
+        return Outcome(True, status)
+    is_final = status < 500 and status not in _RETRIED
+    return Outcome(False, status, (error or "")[:MAX_ERROR_CHARACTERS], is_final, retry_after)
+
+
+def add(messages: Sequence[Message], now: int, limits: settings.Outbox) -> list[int]:
+    """Stores messages, in the caller's transaction; returns their ids. A full outbox drops others (`_make_room`)."""
+    ids = []
+    for message in messages:
+        payload = json.dumps(message.payload, ensure_ascii=False, separators=(",", ":"))
+        values = {
+            "kind": message.kind,
+            "target": message.target,
+            "key": message.key,
+            "project_id": message.project_id,
+            "message_id": f"msg_{secrets.token_hex(16)}",
+            "payload": payload,
+            "next_at": now,
+            "expires_at": now + int(limits.max_age * _SECOND),
+            "now": now,
+        }
+        ids.append(int(store.execute_sql(queries.ADD, values).fetchone()[0]))
+        if message.key is not None:
+            store.execute_sql(queries.SUPERSEDE, {"key": message.key, "id": ids[-1], "now": now})
+    _make_room(now, limits.max_rows)
+    return ids
+
+
+def _make_room(now: int, most: int) -> None:
+    """Deletes the oldest rows that are done; where all are pending, the oldest of the largest target dies."""
+    surplus = int(store.execute_sql(queries.COUNT).fetchone()[0]) - most
+    if surplus <= 0:
+        return
+    dropped = store.execute_sql(queries.DROP_DONE, {"surplus": surplus}).rowcount
+    for _ in range(surplus - dropped):
+        (target,) = store.execute_sql(queries.LARGEST_TARGET).fetchone()
+        values = {"target": target, "now": now, "error": "the outbox was full (server.outbox.max-rows)"}
+        store.execute_sql(queries.KILL_OLDEST, values)  # these stay until the next message, to be seen
+
+
+def claim(now: int, owner: str, most: int) -> list[Delivery]:
+    """Leases the oldest due message of at most `most` targets, none of which has a lease."""
+    with store.atomic():
+        targets = store.execute_sql(queries.DUE_TARGETS, {"now": now, "most": most}).fetchall()
+        claimed = []
+        for (target,) in targets:
+            row = store.execute_sql(queries.OLDEST_DUE, {"target": target, "now": now}).fetchone()
+            until = now + LEASE_SECONDS * _SECOND
+            store.execute_sql(queries.LEASE, {"id": row[0], "until": until, "owner": owner})
+            claimed.append(_delivery(row))
+    return claimed
+
+
+def _delivery(row: Sequence[Any]) -> Delivery:
+    return Delivery(**dict(zip(_NAMES, row, strict=True)))
+
+
+def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State:
+    """Stores the outcome of a try and ends the lease. `delivery` is as it was claimed. Returns its state."""
+    state: State = "DONE" if outcome.is_delivered else "PENDING"
+    wait = max(retry_seconds(delivery.attempts + 1), outcome.retry_after or 0)
+    next_at = now + int(wait * _SECOND)
+    if not outcome.is_delivered and (outcome.is_final or next_at >= delivery.expires_at):
+        state = "DEAD"
+    values = {"id": delivery.id, "owner": owner, "now": now, "state": state, "next_at": next_at}
+    values |= {"status": outcome.status, "error": (outcome.error or "")[:MAX_ERROR_CHARACTERS] or None}
+    with store.atomic():
+        store.execute_sql(queries.FINISH, values)
+        if not outcome.is_delivered and not outcome.is_final:
+            pause = outcome.retry_after or min(wait, _TARGET_PAUSE_SECONDS)
+            postponed = {"target": delivery.target, "next_at": now + int(pause * _SECOND)}
+            store.execute_sql(queries.POSTPONE, postponed)
+    return state
+
+
+def retry_seconds(attempts: int) -> float:
+    """The time after a failed attempt until the next: 5 s, doubled up to an hour, within 20 %."""
+    wait: float = min(_FIRST_RETRY_SECONDS * 2 ** min(attempts - 1, 20), _LAST_RETRY_SECONDS)
+    return wait * random.uniform(1 - _JITTER, 1 + _JITTER)
+
+
+def next_at(now: int) -> int | None:
+    """When the next message is due, or its lease ends; None without messages that wait."""
+    times = store.execute_sql(queries.NEXT_AT, {"now": now}).fetchone()
+    return min((int(at) for at in times if at is not None), default=None)
+
+
+def release_own(owner: str) -> None:
+    """Ends the leases that an earlier process of this node left."""
+    with store.atomic():
+        store.execute_sql(queries.RELEASE_OWN, {"owner": owner})
+
+
+def prune(now: int, limits: settings.Outbox) -> list[Delivery]:
+    """Gives up what is too old and deletes what was done long ago; returns what was given up."""
+    error = "not delivered within server.outbox.max-age"
+    with store.atomic():
+        rows = store.execute_sql(queries.EXPIRE, {"now": now, "error": error}).fetchall()
+        store.execute_sql(queries.PRUNE, {"before": now - limits.retain_days * _DAY})
+    return [get(id) for (id,) in rows]
+
+
+def get(id: int) -> Delivery:
+    """Raises `NotFound`."""
+    row = store.execute_sql(queries.GET, {"id": id}).fetchone()
+    if row is None:
+        raise NotFound(f"there is no message {id} in the outbox")
+    return _delivery(row)
+
+
+def retry(id: int, now: int, limits: settings.Outbox) -> None:
+    """Makes a dead message due, with the same message id. Raises `NotFound`, `Conflict`."""
+    with store.atomic():
+        values = {"id": id, "now": now, "expires_at": now + int(limits.max_age * _SECOND)}
+        if not store.execute_sql(queries.RETRY, values).rowcount:
+            raise Conflict(f"the message {id} is {get(id).state}: only a DEAD one can be retried")
+
+
+def delete(id: int) -> None:
+    """Raises `NotFound`."""
+    with store.atomic():
+        if not store.execute_sql(queries.DELETE, {"id": id}).rowcount:
+            raise NotFound(f"there is no message {id} in the outbox")
+
+
+def counts() -> dict[str, int]:
+    """The number of messages that are PENDING and DEAD."""
+    found = dict(store.execute_sql(queries.COUNTS).fetchall())
+    return {"PENDING": int(found.get("PENDING", 0)), "DEAD": int(found.get("DEAD", 0))}
+
+
+def listing(
+    most: int,
+    before: int,
+    state: str | None = None,
+    kind: str | None = None,
+    project_id: int | None = None,
+    target: str | None = None,
+) -> list[Delivery]:
+    """Messages with ids below `before`, newest first."""
+    filters = {"state": state, "kind": kind, "project_id": project_id, "target": target}
+    values = {name: value for name, value in filters.items() if value is not None}
+    only = "".join(f" AND {name} = :{name}" for name in values)
+    rows = store.execute_sql(queries.LIST.format(only=only), {**values, "before": before, "most": most})
+    return [_delivery(row) for row in rows]
