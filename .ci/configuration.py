@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from models.config import loader, parsers  # noqa: E402 (found by the line above)
-from models.config.settings import Config, Forge  # noqa: E402
+from models.config.settings import Channel, Config, Forge, NotifyRule  # noqa: E402
 from models.supervision.process import Dependency, HealthCheck, ProcessSpec, Seconds, Size  # noqa: E402
 from models.supervision.schedule import Schedule  # noqa: E402
 
@@ -31,6 +31,8 @@ SECTIONS: Mapping[str, tuple[type, str]] = {
     "health-check": (HealthCheck, ""),
     "schedule": (Schedule, ""),
     "forge": (Forge, ""),
+    "channel": (Channel, ""),
+    "rule": (NotifyRule, ""),
 }
 """Name of a table -> the class whose properties it lists, and their prefix."""
 

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -32,6 +32,7 @@ from supervisor.accounts.logins import Accounts
 from supervisor.charts.service import LONGEST_HELM_STOP_SECONDS, Charts, Choose
 from supervisor.clock import Clock
 from supervisor.maintenance import INTERVAL_SECONDS, Maintenance
+from supervisor.outbound.service import Outbound
 from supervisor.processes.fleet import Reload
 from supervisor.processes.history import History, OwnHistory
 from supervisor.processes.service import Supervision
@@ -152,9 +153,11 @@ class Services:
         self.disk = DiskSpace(self.data_dir, settings.server.storage.min_free)
         self.disk.measure()
         self.tracker = Tracker(settings, clock, runs, self.sharing, upload_pool, self.disk)
+        self.outbound = self._notifications(instance, runs)
         self.charts = Charts(
             settings, self.data_dir, context.children, instance, context.environment, choose_cluster, clock
         )
+        self.charts.observe = self.outbound.release_change
         self.maintenance = _maintenance(supervision, self.data_dir / "tracker.db-wal", self.disk)
 
     def _join_nodes(self, instance: str, runs: PubSub[RunUpdate]) -> Sharing:
@@ -162,6 +165,18 @@ class Services:
         from supervisor.replication import Sharing  # imports the PostgreSQL driver, which is large
 
         return Sharing(self.config.server.database_url or "", instance, self.changes, runs)
+
+    def _notifications(self, instance: str, runs: PubSub[RunUpdate]) -> Outbound:
+        """What reports the changes of processes and runs."""
+        made = Outbound(self.config, self.clock, instance, self.tracker.forges.secrets, self._labels)
+        self.changes.subscribe(made.notice)
+        self.supervision.notices.published.subscribe(made.notice)
+        runs.subscribe(made.notice)
+        return made
+
+    def _labels(self) -> Mapping[str, Sequence[str]]:
+        """The labels of each process."""
+        return {name: spec.labels for name, spec in self.config.supervisor.processes.items()}
 
     @property
     def is_shared(self) -> bool:
@@ -178,6 +193,7 @@ class Services:
         if self.sharing is not None:
             self._tasks.start(self.sharing.history.copy(), "history")
             self.sharing.listen()
+        await self.outbound.start(self._tasks)
         await self.supervision.start(records, self._tasks)
         self._tasks.start(self.maintenance.watch(), "beat")
         maintenance, metrics = self.maintenance, self.supervision.metrics
@@ -232,6 +248,7 @@ class Services:
     async def _flush(self, end: float) -> None:
         """Stores what is not stored yet, at most until the monotonic time `end` or a second for each store."""
         await self.supervision.flush(end)
+        await self.outbound.close()
         await self.accounts.close()
         if self.sharing is not None:
             await self.sharing.close(seconds_until(end))

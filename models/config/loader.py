@@ -6,6 +6,7 @@ Reading continues after a fault, so that `BadConfig` lists everything that is wr
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import islice
@@ -170,7 +171,7 @@ def fields_of(section: type) -> Mapping[str, Field]:
     """The properties of a section by name. A process's name is its key, not a property."""
     hints = {**get_type_hints(section, include_extras=True), **_READ_AS.get(section, {})}
     return {
-        a.name.replace("_", "-"): Field(a.name, *split_annotation(hints[a.name]), a.default is NOTHING)
+        a.name.rstrip("_").replace("_", "-"): Field(a.name, *split_annotation(hints[a.name]), a.default is NOTHING)
         for a in attrs.fields(section)
         if section is not ProcessSpec or a.name not in ("name", "template", "captured_files", "env_digest")
     }
@@ -235,17 +236,17 @@ def differences(old: Config, new: Config) -> list[str]:
     before, after = old.supervisor.processes, new.supervisor.processes
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return [
-        *(path for path in (*_PROPERTIES, "tracker.forges") if _get(old, path) != _get(new, path)),
+        *(path for path in (*_PROPERTIES, "tracker.forges", "notify.channels") if _get(old, path) != _get(new, path)),
         *(f"{PROCESSES}.{name}" for name in names),
     ]
 
 
 def _get(config: Config, path: str) -> object:
-    return attrgetter(path.replace("-", "_"))(config)
+    return attrgetter(re.sub(r"\bfrom\b", "from_", path.replace("-", "_")))(config)
 
 
 def _put(section: Any, path: str, value: object) -> Any:
-    name, _, rest = path.replace("-", "_").partition(".")
+    name, _, rest = re.sub(r"\bfrom\b", "from_", path.replace("-", "_")).partition(".")
     return evolve(section, **{name: _put(getattr(section, name), rest, value) if rest else value})
 
 

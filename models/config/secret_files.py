@@ -10,6 +10,8 @@ from models.config.parsers import ValidationError
 
 MAX_TOKEN_CHARACTERS = 4096
 KEY_BYTES = 32
+SIGNING_PREFIX = "whsec_"
+_SIGNING_BYTES = (24, 64)
 _MAX_FILE_BYTES = 64 * 1024
 
 
@@ -23,6 +25,18 @@ def check_token(text: str) -> str:
 def token_of(path: Path) -> str:
     """The token in a file, without white space around it. Raises `ValidationError`."""
     return check_token(_content(path).decode("utf-8", "replace").strip())
+
+
+def signing_key(secret: str) -> bytes:
+    """The key of a secret of Standard Webhooks. Raises `ValidationError`."""
+    try:
+        key = base64.b64decode(secret.removeprefix(SIGNING_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    low, high = _SIGNING_BYTES
+    if not secret.startswith(SIGNING_PREFIX) or not low <= len(key) <= high:
+        raise ValidationError(f"must be {SIGNING_PREFIX} and {low} to {high} bytes in base64")
+    return key
 
 
 def key_of(path: Path) -> bytes:

@@ -48,6 +48,12 @@ def append(notices: Sequence[Notice]) -> None:
         database.write_many(_INSERT, [notice.row() for notice in notices])
 
 
+def since(id: int, limit: int) -> list[Notice]:
+    """The first `limit` notices after `id`, oldest first."""
+    query = f"SELECT {_COLUMNS} FROM notice WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 (our own column names)
+    return [_notice(row) for row in database.execute_sql(query, (id, limit))]
+
+
 def page(paging: Paging, name: str | None = None, process: str | None = None) -> Page[Notice]:
     """One page of the notices of a name, of a process, of both or of all, read in one transaction."""
     given = {"name": name, "process": process}

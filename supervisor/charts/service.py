@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -137,6 +138,9 @@ class Target:
     context: str | None = None
 
 
+Observe = Callable[[str, str, str], AbstractAsyncContextManager[None]]
+"""Takes the namespace and name of a release and helm's command; the context lasts as long as the change."""
+
 Choose = Callable[[Any], Target]
 """A host application's function from a request (`HTTPServerRequest`; `None` for a tool call) to its cluster."""
 
@@ -158,6 +162,8 @@ class Charts:
         self.svc = svc = config.svc
         self.data_dir = data_dir / "charts"
         self.choose = choose
+        self.observe: Observe = lambda namespace, name, command: contextlib.nullcontext()
+        """Reports the changes of releases to others."""
         self.clock = clock or Clock()
         self.folders = Folders(svc.rest.temp_dir)
         pool = WorkerPool(config.server.workers, children, instance, environ, svc.work.queue)

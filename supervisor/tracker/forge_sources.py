@@ -22,7 +22,7 @@ from models.tracker.forges.project_forge import FileRequest, ForgeLink
 from models.tracker.project_secrets import ProjectSecrets
 from supervisor.http import urls
 from supervisor.http.client import GuardedClient, Lookup, Request, Response, Rules
-from supervisor.http.dns import Policy
+from supervisor.http.outbound import outbound_rules
 from supervisor.single_flight import SingleFlight
 
 log = logging.getLogger("forges")
@@ -39,20 +39,8 @@ Key = tuple[int, bytes, str]
 
 def rules(settings: Config) -> Rules:
     """Where requests to forges may go."""
-    outbound = settings.server.outbound
-    hosts = {urls.host_port(host) for host in outbound.allowed_hosts}
-    for forge in settings.tracker.forges.values():
-        for text in (forge.url, forges.api_url(forge)):
-            url = urls.parse(text)
-            hosts.add((url.host, url.port))
-    return Rules(
-        Policy(outbound.block_private_networks, frozenset(hosts)),
-        outbound.timeout,
-        "server.outbound.timeout",
-        "server.outbound.allowed-hosts",
-        needs_https=True,
-        ca_file=outbound.ca_file,
-    )
+    own = [text for forge in settings.tracker.forges.values() for text in (forge.url, forges.api_url(forge))]
+    return outbound_rules(settings.server.outbound, own)
 
 
 class ForgeSources:

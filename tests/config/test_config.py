@@ -192,6 +192,20 @@ DEFAULTS: dict[str, object] = {
     "tracker.source.file": MIB,
     "tracker.source.cache": 64 * MIB,
     "tracker.forges": {},
+    "server.public-url": None,
+    "server.outbox.max-rows": 10_000,
+    "server.outbox.max-age": 86_400,
+    "server.outbox.retain-days": 14,
+    "notify.enabled": True,
+    "notify.channels": {},
+    "notify.rules": (),
+    "notify.smtp.host": None,
+    "notify.smtp.port": 587,
+    "notify.smtp.tls": "starttls",
+    "notify.smtp.username": None,
+    "notify.smtp.password": None,
+    "notify.smtp.password-file": None,
+    "notify.smtp.from": None,
     "tracker.runs.settle": 600,
     "tracker.runs.incomplete-after": 7200,
     "tracker.limits.file": 25 * MIB,
@@ -265,7 +279,7 @@ PROCESS_DEFAULTS: dict[str, object] = {
 def flat(value: Any, above: str = "") -> dict[str, object]:
     found: dict[str, object] = {}
     for attribute in attrs.fields(type(value)):
-        path, inner = above + attribute.name.replace("_", "-"), getattr(value, attribute.name)
+        path, inner = above + attribute.name.rstrip("_").replace("_", "-"), getattr(value, attribute.name)
         found |= flat(inner, f"{path}.") if attrs.has(type(inner)) else {path: inner}
     return found
 
@@ -1050,7 +1064,7 @@ def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_there_is_a_variable_for_every_property_outside_processes() -> None:
-    paths = DEFAULTS.keys() - {"supervisor.processes", "supervisor.groups", "tracker.forges"}
+    paths = DEFAULTS.keys() - {"supervisor.processes", "supervisor.groups", "tracker.forges", "notify.channels"}
     assert {path.upper().replace(".", "_").replace("-", "_") for path in paths} == VARIABLES
     assert len(VARIABLES) == len(paths)
     assert {"SERVER_PORT", "SVC_SECURITY_API_KEY", "TRACKER_SECURITY_REQUIRE_INGEST_TOKEN"} <= VARIABLES
@@ -1272,3 +1286,59 @@ def test_a_key_file_without_a_key_is_reported(read: Read, tmp_path: Path, conten
     with pytest.raises(BadConfig) as caught:
         read(f"server: {{secret-key-file: {tmp_path / 'key'}}}")
     assert caught.value.faults == ("server.secret-key-file: must hold 32 random bytes in base64",)
+
+
+# -- notifications
+
+
+def test_channels_and_rules(read: Read) -> None:
+    config = read(
+        """
+        notify:
+          channels:
+            team: {type: slack, url: https://chat.example/very-secret}
+            ops: {type: email, to: [a@example.com, b@example.com]}
+          smtp: {host: mail.example, username: pilot, password: very-secret, from: ops@example.com}
+          rules:
+            - {name: all, channels: [team, ops], events: ["process.*", gate.failed], quiet: 5m, branches: [main]}
+        """
+    )
+    (rule,) = config.notify.rules
+    assert (rule.channels, rule.events) == (("team", "ops"), ("process.*", "gate.failed"))
+    assert float(rule.quiet) == 300
+    assert config.notify.smtp.from_ == "ops@example.com"
+    assert "very-secret" not in repr(config)
+    other = attrs.evolve(config, notify=attrs.evolve(config.notify, channels={}))
+    assert differences(config, other) == ["notify.channels"]
+
+
+@pytest.mark.parametrize(
+    ("notify", "fault"),
+    [
+        ("channels: {x: {type: slack}}", "notify.channels.x: type slack needs url or url-file"),
+        ("channels: {x: {type: webhook, url: 'https://a.example'}}", "notify.channels.x: type webhook needs secret"),
+        (
+            "channels: {x: {type: webhook, url: 'https://a.example', secret: very}}",
+            "notify.channels.x.secret: must be whsec_ and 24 to 64 bytes in base64",
+        ),
+        (
+            "channels: {x: {type: slack, url: 'https://a.example', url-file: /f}}",
+            "notify.channels.x: url and url-file cannot be given together",
+        ),
+        ("channels: {x: {type: slack, url-file: /none}}", "notify.channels.x.url-file: '/none' cannot be read"),
+        ("channels: {x: {type: email, to: [a@b.example]}}", "notify.channels.x: mail needs notify.smtp.host"),
+        ("channels: {x: {type: email}}", "notify.channels.x.to: must have 1 to 50 addresses"),
+        ("channels: {x: {type: email, to: [nobody]}}", "notify.channels.x.to: 'nobody' is not a mail address"),
+        ("rules: [{name: r, channels: [y], events: ['*']}]", "notify.rules[0]: 'y' is not a channel"),
+        ("rules: [{name: r, channels: [y], events: [boom]}]", "notify.rules[0].events: 'boom' is not one of"),
+        ("rules: [{name: r, events: ['*']}]", "notify.rules[0].channels: is required"),
+        (
+            "smtp: {host: mail.example, tls: none, username: u}",
+            "notify.smtp.tls: none would send the password in plain text to another machine",
+        ),
+    ],
+)
+def test_a_channel_or_rule_that_cannot_be_used(read: Read, notify: str, fault: str) -> None:
+    with pytest.raises(BadConfig) as bad:
+        read(f"notify: {{{notify}}}")
+    assert any(fault in line for line in bad.value.faults), bad.value.faults

@@ -15,9 +15,12 @@ from handlers.charts import handler as charts
 from handlers.http import body_limit, head_limit, sse
 from handlers.mcp import handler as tools
 from handlers.mcp import results, toolbox
+from handlers.outbound import channels as channel_requests
 from models import json_format, paging
 from models.accounts import accounts
 from models.charts.archives.tar_reader import MIB, ArchiveLimits
+from models.outbound import channels
+from models.outbound import rules as outbound_rules
 from models.storage import store
 from models.supervision import metrics
 from models.tracker import queries, visibility
@@ -96,6 +99,12 @@ CODE: dict[str, tuple[float, ...]] = {
     "connections to a cluster": (client.MAX_CONNECTIONS,),
     "connecting to a cluster; a response of it": (client.CONNECT_SECONDS, client.RESPONSE_SECONDS),
     "cached responses of the hub": (hub.MAX_CACHED_SEARCHES, hub.CACHE_SECONDS),
+    "channels, and rules, of the server or a project; recipients of a mail; tests of a channel": (
+        channels.MAX_CHANNELS,
+        outbound_rules.MAX_RULES,
+        channels.MAX_RECIPIENTS,
+        channel_requests._TESTS_PER_MINUTE,
+    ),
     "unread lines of the server's log": (our_log._MAX_WAITING_LINES,),
     "delay of the event loop within the last ten seconds": (maintenance._STALLED_AFTER_SECONDS,),
 }  # fmt: skip

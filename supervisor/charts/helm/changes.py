@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,15 @@ async def _change(
     stdin = helm_args.values(values) if "--values=-" in arguments else None
     change = Change(namespace, name, arguments[0], work.charts.clock.now() / 1_000_000, bounds.seconds)
     is_dry_run = any(argument.startswith("--dry-run") for argument in arguments)
-    output = None
+    observed = nullcontext() if is_dry_run else work.charts.observe(namespace, name, arguments[0])
+    async with observed:
+        return await _run_change(work, change, arguments, bounds, stdin, is_dry_run)
+
+
+async def _run_change(
+    work: Work, change: Change, arguments: list[str], bounds: Bounds, stdin: bytes | None, is_dry_run: bool
+) -> Output:
+    namespace, name, output = change.namespace, change.name, None
     try:
         output = await _run_exclusively(work, namespace, name, arguments, bounds, stdin, None if is_dry_run else change)
         if not output.ok:

@@ -1,0 +1,92 @@
+"""How far the events of each source were followed: the position moves in the transaction that keeps what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from models.config.settings import Outbox
+from models.outbound import outbox, states
+from models.outbound.channels import Channel, by_name
+from models.outbound.events import Event
+from models.outbound.rules import Rule
+from models.outbound.tables import store
+
+_GET = "SELECT position FROM follow WHERE name = ?"
+_SET = "INSERT INTO follow (name, position) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET position = excluded.position"
+_DAY = 86_400 * 1_000_000
+_FORGOTTEN_AFTER_DAYS = 30
+
+
+def position(name: str) -> int | None:
+    """The last event of a source that was followed; None before the first."""
+    row = store.execute_sql(_GET, (name,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def start(name: str, newest: int, again: bool = False, first: int | None = None) -> int:
+    """Returns the position of a source, which begins at its newest event, as it does `again` where nobody followed.
+
+    `first` is where one begins that was never followed, if that is not its newest event.
+    """
+    with store.atomic():
+        at = position(name)
+        if at is None and first is not None and not again:
+            at = min(first, newest)
+            store.execute_sql(_SET, (name, at))
+        elif at is None or again or at > newest:  # greater: the source was restored from a backup
+            at = newest
+            store.execute_sql(_SET, (name, at))
+    return at
+
+
+def apply(name: str, after: int, last: int, events: Iterable[Event], rules: Sequence[Rule], now: int) -> bool:
+    """Notes the events of a source that come after `after`, up to `last`; False if another node did so before."""
+    with store.atomic():
+        if position(name) != after:
+            return False
+        for event in events:
+            states.apply(rules, event, now)
+        store.execute_sql(_SET, (name, last))
+    return True
+
+
+def await_runs(name: str, after: int, last: int, runs: Iterable[int]) -> bool:
+    """As `apply`, for changes of runs: the runs are judged later, when they are complete."""
+    with store.atomic():
+        if position(name) != after:
+            return False
+        store.write_many("INSERT INTO run_wait (run_id) VALUES (?) ON CONFLICT DO NOTHING", [(id,) for id in runs])
+        store.execute_sql(_SET, (name, last))
+    return True
+
+
+def awaited_runs() -> list[int]:
+    """The runs that changed and were not judged since."""
+    return [int(id) for (id,) in store.execute_sql("SELECT run_id FROM run_wait ORDER BY run_id LIMIT 500")]
+
+
+def judged(runs: Sequence[int], events: Iterable[Event], rules: Sequence[Rule], now: int) -> None:
+    """Notes the events of runs, which are not awaited any more."""
+    with store.atomic():
+        left = {int(id) for (id,) in store.execute_sql("SELECT run_id FROM run_wait")}
+        if not left.issuperset(runs):
+            return  # another node judged them
+        for event in events:
+            states.apply(rules, event, now)
+        store.write_many("DELETE FROM run_wait WHERE run_id = ?", [(id,) for id in runs])
+
+
+def note(event: Event, rules: Sequence[Rule], now: int) -> None:
+    """Notes an event that no source has."""
+    with store.atomic():
+        states.apply(rules, event, now)
+
+
+def flush(rules: Sequence[Rule], channels: Sequence[Channel], now: int, limits: Outbox) -> tuple[int, int | None]:
+    """Puts what is due into the outbox. Returns how many messages, and when something else is due."""
+    with store.atomic():
+        due = states.due_messages({rule.id: rule for rule in rules}, now)
+        found = states.messages(due, by_name(channels))
+        outbox.add(found, now, limits)
+        states.forget(now - _FORGOTTEN_AFTER_DAYS * _DAY)
+        return len(found), states.next_at()

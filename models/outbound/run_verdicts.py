@@ -1,0 +1,77 @@
+"""The events of runs: the verdict on the newest run of a branch and a flag, once it is complete. For worker threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from models.config.settings import QualityGate
+from models.outbound.events import Event, of_run
+from models.tracker.gate import quality_gate
+from models.tracker.queries import runs_by_id
+from models.tracker.tables import Project, Run, reports
+
+_NEWEST = """
+    SELECT id FROM counted_run WHERE project_id = ? AND branch IS ? AND flag = ? AND head_repo IS NULL
+    ORDER BY first_at DESC, first_id DESC, created_at DESC, id DESC LIMIT 1"""
+_MAX_REASONS = 3
+_TYPES_OF_RULES = {"coverage.dropped": "coverage-drop", "perf.regressed": "perf-"}
+"""Events beside `gate.failed`, and how the names of their rules begin."""
+
+
+@frozen
+class Judged:
+    """The runs that need not be awaited any more, and their events."""
+
+    done: Sequence[int]
+    events: Sequence[Event]
+
+
+def judge(ids: Sequence[int], settings: QualityGate, now: int) -> Judged:
+    """Judges those of the runs that are complete. Those that are pending are awaited on."""
+    runs = runs_by_id(ids)
+    done, found = [], []
+    for id in ids:
+        run = runs.get(id)
+        if run is not None and run.state == "PENDING":
+            continue
+        done.append(id)
+        if run is not None and run.superseded_by is None and run.head_repo is None and _is_newest(run):
+            found += _events(run, Project.get_by_id(run.project_id), settings, now)
+    return Judged(done, found)
+
+
+def _is_newest(run: Run) -> bool:
+    """Whether no later commit of the branch has a run of the flag: an old one uploaded again changes nothing."""
+    row = reports.execute_sql(_NEWEST, (run.project_id, run.branch, run.flag)).fetchone()
+    return row is not None and int(row[0]) == run.id
+
+
+def _events(run: Run, project: Project, settings: QualityGate, now: int) -> list[Event]:
+    limits = quality_gate.thresholds(project, settings)
+    facts = {
+        "id": run.id,
+        "project_id": project.id,
+        "project": project.name,
+        "branch": run.branch,
+        "flag": run.flag,
+        "base_branch": limits.base_branch,
+        "pr_number": run.pr_number,
+    }
+    place = f"{project.name}, {run.branch or 'no branch'}" + (f", {run.flag}" if run.flag != "default" else "")
+    if run.state == "INCOMPLETE":
+        return [of_run("run.incomplete", facts, now, f"{place}: the run is incomplete, uploads are missing")]
+    verdict = quality_gate.verdict(run, project, settings)
+    if verdict.passed:
+        return [of_run("gate.passed", facts, now, f"{place}: gate passed, {run.passed} tests passed")]
+    failed = [rule for rule in verdict.rules if not rule.passed]
+    texts = [f"{rule.name}: {rule.detail}" for rule in failed]
+    more = f" and {len(texts) - _MAX_REASONS} more rules" if len(texts) > _MAX_REASONS else ""
+    title = f"{place}: gate failed ({'; '.join(texts[:_MAX_REASONS])}{more})"
+    found = [of_run("gate.failed", facts, now, title)]
+    for type, start in _TYPES_OF_RULES.items():
+        named = [f"{rule.name}: {rule.detail}" for rule in failed if rule.name.startswith(start)]
+        if named:
+            found.append(of_run(type, facts, now, f"{place}: {'; '.join(named[:_MAX_REASONS])}"))
+    return found

@@ -1,0 +1,141 @@
+"""The parts of what is sent, in use: opened when a channel or a message exists, or the first request needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import peewee
+
+from models.config.settings import Config
+from models.errors import Problem, Unavailable
+from models.json_format import rfc3339
+from models.outbound import events, following, outbox
+from models.outbound.channels import Channel
+from models.outbound.outbox import Delivery, Outcome
+from models.outbound.tables import FILE, store
+from models.storage.store import MAX_QUERY_SECONDS
+from models.tracker.project_secrets import ProjectSecrets
+from supervisor.clock import Clock
+from supervisor.outbound.dispatcher import Dispatcher
+from supervisor.outbound.follower import Follower, Labels
+from supervisor.outbound.notifier import Notifier
+from supervisor.outbound.release_changes import ReleaseChanges
+from supervisor.scheduling import BackgroundTasks
+
+log = logging.getLogger("outbox")
+
+Result = TypeVar("Result")
+_THREADS = 2
+_CLOSE_SECONDS = 3.0
+
+
+class Core:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        instance: str,
+        secrets: ProjectSecrets,
+        labels: Labels,
+        begun: Mapping[str, int],
+    ) -> None:
+        """Opens the store, in a thread. `begun` has the last events before the start of the server.
+
+        Raises `peewee.PeeweeException`, `CannotUse`.
+        """
+        self.limits = config.server.outbox
+        self._config = config
+        self._clock = clock
+        is_shared = config.server.database_url is not None
+        store.open(config.server.data_dir / FILE, config.server.database_url)
+        store.close()
+        self._executor = ThreadPoolExecutor(_THREADS, "outbox")
+        self.notifier = Notifier(config, clock, self.run, secrets)
+        self.dispatcher = Dispatcher(self.run, clock, instance, self.limits, self._send, self._on_dead, is_shared)
+        self.follower = Follower(config, clock, instance, self.run, self.notifier, labels, self.dispatcher.wake)
+        self.releases = ReleaseChanges(clock, instance, self.run, self.notifier, self.follower.wake)
+        self._instance = instance
+        self._had_rules = False
+        self._begun = begun
+        self.tested: dict[str, deque[float]] = {}
+        """When each channel was tested last, in seconds since boot."""
+
+    def load(self) -> None:
+        """Ends leases of an earlier process, and reads channels, rules and positions; in a thread."""
+        outbox.release_own(self._instance)
+        self.notifier.read()
+        self._had_rules = bool(self.notifier.rules)
+        if self._had_rules:
+            self.follower.start(False, self._begun)
+        self.releases.recover()
+
+    def start(self, tasks: BackgroundTasks) -> None:
+        """Begins to send."""
+        tasks.start(self.dispatcher.watch(), "outbox")
+        tasks.start(self.follower.watch(), "notifications")
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Runs work on the store in a thread of its own. Raises `Unavailable`, `TimedOut`."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, lambda: store.run_with_timeout(work, MAX_QUERY_SECONDS))
+        except peewee.OperationalError as error:
+            raise Unavailable(f"the outbox does not answer: {error}") from None
+
+    async def changed(self) -> None:
+        """Reads channels and rules again after a change of them."""
+
+        def read() -> None:
+            self.notifier.read()
+            if self.notifier.rules and not self._had_rules:
+                self.follower.start(True)
+            self._had_rules = bool(self.notifier.rules)
+
+        await self.run(read)
+        self.follower.wake()
+        self.dispatcher.wake()
+
+    async def _send(self, delivery: Delivery) -> Outcome:
+        if delivery.kind == "notify":
+            return await self.notifier.send(delivery)
+        return Outcome(False, None, f"nothing sends messages of the kind {delivery.kind}", is_final=True)
+
+    async def _on_dead(self, delivery: Delivery) -> None:
+        """Reports what is given up, unless it was such a report itself."""
+        if delivery.kind == "notify" and delivery.content["type"] == "delivery.dead":
+            return
+        now, rules = self._clock.now(), list(self.notifier.rules.values())
+        channel = self.notifier.channels.get(delivery.target.partition(":")[2])
+        target = channel.name if channel else delivery.target
+        event = events.of_dead_delivery(target, now, delivery.error, delivery.project_id)
+        try:
+            await self.run(lambda: following.note(event, rules, now))
+        except (peewee.PeeweeException, Problem) as error:
+            log.warning("a message that is given up cannot be reported: %s", error)
+        self.follower.wake()
+
+    async def test(self, channel: Channel) -> Outcome:
+        """Sends a message to a channel at once, past the outbox."""
+        title = f"Test of the channel {channel.name}: it works"
+        at = rfc3339(self._clock.now())
+        line = {"event": "test", "subject": f"channel:{channel.name}", "state": "info", "title": title}
+        lines = [{**line, "count": 1, "at": at, "link": "/notifications"}]
+        payload: dict[str, Any] = {"type": "test", "timestamp": at}
+        payload["data"] = {"rule": "", "title": title, "lines": lines, "more": 0}
+        return await self.notifier.send_to(channel, payload, f"msg_{secrets.token_hex(16)}")
+
+    async def close(self) -> None:
+        """Ends requests; what was not confirmed is sent again after the next start."""
+        self.dispatcher.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):  # a database that does not answer delays no stop
+                await asyncio.to_thread(self._executor.shutdown)
+                store.close_all()

@@ -1,0 +1,135 @@
+"""Sends what is due in the outbox: at most four targets at a time, one request each. Idle, it sleeps until the next.
+
+What a target does delays only its own messages: each request has a time limit, and a failure postpones its target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import peewee
+from attrs import evolve
+
+from models.config import settings
+from models.errors import Problem
+from models.outbound import outbox
+from models.outbound.outbox import Delivery, Outcome
+from supervisor.clock import Clock
+from supervisor.scheduling import BackgroundTasks
+
+log = logging.getLogger("outbox")
+
+Run = Callable[[Callable[[], Any]], Awaitable[Any]]
+Send = Callable[[Delivery], Awaitable[Outcome]]
+
+_RETRY_SECONDS = 5.0
+_PRUNE_SECONDS = 60.0
+_SHARED_POLL_SECONDS = 15.0
+"""How often a node of several asks for what another one left."""
+_MICROSECONDS = 1_000_000
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        run: Run,
+        clock: Clock,
+        owner: str,
+        limits: settings.Outbox,
+        send: Send,
+        on_dead: Callable[[Delivery], Awaitable[None]],
+        is_shared: bool,
+    ) -> None:
+        """`run` runs work on the store in a thread. `owner` names this node. `on_dead` is told what is given up."""
+        self.results: Counter[tuple[str, str]] = Counter()
+        """The tries by kind and result: delivered, retried, dead."""
+        self.counts = {"PENDING": 0, "DEAD": 0}
+        self._run = run
+        self._clock = clock
+        self._owner = owner
+        self._limits = limits
+        self._send = send
+        self._on_dead = on_dead
+        self._is_shared = is_shared
+        self._wake = asyncio.Event()
+        self._tasks = BackgroundTasks(
+            lambda name, error: log.error("the task %s ended: %s", name, error, exc_info=error)
+        )
+        self._running: set[str] = set()
+        self._pruned_at = 0.0
+
+    def wake(self) -> None:
+        """Something was added, or changed by hand."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends the requests. Their leases end when this node starts again."""
+        self._tasks.cancel()
+
+    async def watch(self) -> None:
+        """Sends, for ever."""
+        while True:
+            self._wake.clear()
+            try:
+                wait = await self._round()
+            except (peewee.PeeweeException, Problem) as error:
+                log.warning("the outbox cannot be read: %s", error)
+                wait = _RETRY_SECONDS
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+
+    async def _round(self) -> float | None:
+        """Starts what is due; returns the seconds until something else is, None if nothing is known to be."""
+        now, free = self._clock.now(), outbox.MAX_TARGETS_AT_ONCE - len(self._running)
+        is_pruned = self._clock.since_boot() < self._pruned_at + _PRUNE_SECONDS
+
+        def work() -> tuple[list[Delivery], int | None, dict[str, int], list[Delivery]]:
+            dead = [] if is_pruned else outbox.prune(now, self._limits)
+            claimed = outbox.claim(now, self._owner, free) if free else []
+            return claimed, outbox.next_at(now), outbox.counts(), dead
+
+        claimed, next_at, self.counts, dead = await self._run(work)
+        if not is_pruned:
+            self._pruned_at = self._clock.since_boot()
+        for delivery in dead:
+            await self._on_dead(delivery)
+        for delivery in claimed:
+            self._running.add(delivery.target)
+            self._tasks.start(self._deliver(delivery), f"delivery {delivery.id}")
+        waits = [_SHARED_POLL_SECONDS] if self._is_shared else []
+        if next_at is not None:
+            waits.append(max(0.01, (next_at - now) / _MICROSECONDS) if free > len(claimed) else _PRUNE_SECONDS)
+        return min(waits) if waits else None
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        try:
+            outcome = await self._send(delivery)
+        except Exception as error:
+            log.error("message %d cannot be sent: %s", delivery.id, error, exc_info=error)
+            outcome = Outcome(False, None, f"internal error: {type(error).__name__}")
+        finally:
+            self._running.discard(delivery.target)
+            self._wake.set()
+        now = self._clock.now()
+        state = await self._finished(delivery, outcome, now)
+        self._wake.set()
+        result = {"DONE": "delivered", "DEAD": "dead"}.get(state, "retried")
+        self.results[delivery.kind, result] += 1
+        if state == "DEAD":
+            log.warning("message %d to %s is given up: %s", delivery.id, delivery.target, outcome.error)
+            await self._on_dead(evolve(delivery, error=outcome.error))
+
+    async def _finished(self, delivery: Delivery, outcome: Outcome, now: int) -> str:
+        """Stores an outcome, as often as it takes; returns the state of the message."""
+        while True:
+            try:
+                return str(await self._run(lambda: outbox.finish(delivery, outcome, self._owner, now)))
+            except (peewee.PeeweeException, Problem) as error:
+                log.warning("the outcome of message %d cannot be stored: %s", delivery.id, error)
+                await asyncio.sleep(_RETRY_SECONDS)

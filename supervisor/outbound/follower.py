@@ -1,0 +1,167 @@
+"""Follows what happens on this node, and reports it by the rules: processes by their stored events, runs by theirs.
+
+Events are read from the stores that keep them, after a position that is stored, so a restart loses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import peewee
+from attrs import evolve
+
+from models.config.settings import Config
+from models.errors import Problem
+from models.outbound import events, following, run_verdicts
+from models.outbound.events import Event
+from models.storage.store import MAX_QUERY_SECONDS
+from models.supervision import events as process_events
+from models.supervision import notices
+from models.supervision.tables import database
+from models.tracker.runs import run_events
+from models.tracker.tables import reports
+from supervisor.clock import Clock
+from supervisor.outbound.dispatcher import Run
+from supervisor.outbound.notifier import Notifier
+
+log = logging.getLogger("outbox")
+
+_BATCH = 500
+_GATHER_SECONDS = 0.1
+"""Events come in groups."""
+_RETRY_SECONDS = 5.0
+_AWAITED_SECONDS = 10.0
+"""How often runs that are not complete are looked at again."""
+_SHARED_SECONDS = 15.0
+"""How often a node of several reads the rules again."""
+_MICROSECONDS = 1_000_000
+RUNS = "run"
+
+Labels = Callable[[], Mapping[str, Sequence[str]]]
+
+
+class Follower:
+    def __init__(
+        self, config: Config, clock: Clock, instance: str, run: Run, notifier: Notifier, labels: Labels,
+        on_added: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`labels` has those of each process now. `on_added` is called when messages are in the outbox."""
+        self._config = config
+        self._clock = clock
+        self._run = run
+        self._notifier = notifier
+        self._labels = labels
+        self._on_added = on_added
+        self._wake = asyncio.Event()
+        self._instance = instance
+        self._events, self._notices = f"event {instance}", f"notice {instance}"
+        self._awaited: list[int] = []
+        self._is_shared = config.server.database_url is not None
+
+    def wake(self, _: object = None) -> None:
+        self._wake.set()
+
+    def start(self, again: bool, begun: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Reads the positions, in a thread. `again`: there was no rule until now, so what happened is not reported.
+
+        A source that was never followed begins where it was when the server started (`begun`), else now.
+        """
+        newest = self._newest()
+        own = {f"{kind} {self._instance}": at for kind, at in begun.items()}
+        for name in (self._events, self._notices, RUNS):
+            following.start(name, newest[name], again, own.get(name))
+
+    def _newest(self) -> Mapping[str, int]:
+        """The newest event of each source."""
+        own = database.run_with_timeout(lambda: (process_events.last_id(), notices.last_id()), MAX_QUERY_SECONDS)
+        runs = reports.run_with_timeout(run_events.bounds, MAX_QUERY_SECONDS)[1]
+        return {self._events: own[0], self._notices: own[1], RUNS: runs}
+
+    def _position(self, name: str) -> int:
+        at = following.position(name)
+        return following.start(name, self._newest()[name]) if at is None else at
+
+    async def watch(self) -> None:
+        """Follows, for ever."""
+        wait: float | None = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+                    await asyncio.sleep(_GATHER_SECONDS)
+            self._wake.clear()
+            try:
+                wait = await self._round()
+            except (peewee.PeeweeException, Problem, OSError) as error:
+                log.warning("events cannot be reported now: %s", error)
+                wait = _RETRY_SECONDS
+
+    async def _round(self) -> float | None:
+        """Reports what happened; returns the seconds until something is due."""
+        if self._is_shared:
+            await self._run(self._notifier.read)  # another node may have changed them
+        if not self._notifier.rules:
+            return _SHARED_SECONDS if self._is_shared else None
+        while await self._run(self._follow_some):
+            pass
+        added, due = await self._run(self._flush)
+        if added:
+            self._on_added()
+        waits = [_AWAITED_SECONDS] if self._awaited else [_SHARED_SECONDS] if self._is_shared else []
+        if due is not None:
+            waits.append(max(0.01, (due - self._clock.now()) / _MICROSECONDS))
+        return min(waits) if waits else None
+
+    def _flush(self) -> tuple[int, int | None]:
+        notifier, now = self._notifier, self._clock.now()
+        limits = self._config.server.outbox
+        return following.flush(list(notifier.rules.values()), list(notifier.channels.values()), now, limits)
+
+    def _follow_some(self) -> bool:
+        """Notes some of the events; returns whether there may be more."""
+        labels = self._labels()
+        is_more = self._follow(self._events, process_events.since, lambda one: events.of_entry(one, labels))
+        is_more |= self._follow(self._notices, notices.since, lambda one: events.of_notice(one, labels))
+        return self._follow_runs() or is_more
+
+    def _follow(
+        self, name: str, since: Callable[[int, int], Sequence[Any]], read: Callable[[Any], Event | None]
+    ) -> bool:
+        after = self._position(name)
+        entries = database.run_with_timeout(lambda: since(after, _BATCH), MAX_QUERY_SECONDS)
+        if not entries:
+            return False
+        now = self._clock.now()
+        oldest = now - int(self._config.server.outbox.max_age * _MICROSECONDS)
+        found = [self._own(event) for one in entries if one.at >= oldest and (event := read(one)) is not None]
+        following.apply(name, after, entries[-1].id, found, self._rules, now)
+        return len(entries) == _BATCH
+
+    def _own(self, event: Event) -> Event:
+        """The event with a subject of this node: another one may have a process of the same name."""
+        return evolve(event, subject=f"{event.subject}@{self._instance}") if self._is_shared else event
+
+    @property
+    def _rules(self) -> list[Any]:
+        return list(self._notifier.rules.values())
+
+    def _follow_runs(self) -> bool:
+        after = self._position(RUNS)
+        updates = reports.run_with_timeout(lambda: run_events.since(after, _BATCH), MAX_QUERY_SECONDS)
+        if updates:
+            runs = [int(json.loads(update.data)["runId"]) for update in updates]
+            following.await_runs(RUNS, after, updates[-1].id, runs)
+        self._awaited = following.awaited_runs()
+        if self._awaited:
+            now, gate = self._clock.now(), self._config.tracker.quality_gate
+            judged = reports.run_with_timeout(lambda: run_verdicts.judge(self._awaited, gate, now), MAX_QUERY_SECONDS)
+            if judged.done:
+                following.judged(judged.done, judged.events, self._rules, now)
+                self._awaited = following.awaited_runs()
+        return len(updates) == _BATCH

@@ -1,0 +1,134 @@
+"""Sends mail, in a thread of its own: smtplib waits for the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import smtplib
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from email.message import EmailMessage
+
+from attrs import field, frozen
+
+from models.config import secret_files
+from models.config.settings import Smtp
+from models.outbound.formats import plain
+from models.outbound.outbox import MAX_ERROR_CHARACTERS, Outcome
+
+_STEP_SECONDS = 10.0
+_WHOLE_SECONDS = 40.0
+"""Less than a lease: then the connection is closed."""
+_FINAL = 500
+
+
+@frozen
+class MailServer:
+    """The server of `notify.smtp`, with its password."""
+
+    settings: Smtp
+    host: str
+    password: str | None = field(default=None, repr=False)
+
+
+def server_of(settings: Smtp) -> MailServer | None:
+    """None where no server is configured. Raises `ValidationError`."""
+    if settings.host is None:
+        return None
+    password = settings.password
+    if settings.password_file is not None:
+        password = secret_files.token_of(settings.password_file)
+    return MailServer(settings, settings.host, password)
+
+
+class Mailer:
+    """`context` makes the TLS context; by default it trusts what the system and `server.outbound.ca-file` trust."""
+
+    def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
+        self._context = context
+
+    async def send(self, server: MailServer, message: EmailMessage, to: list[str]) -> Outcome:
+        """Sends to all recipients in one connection. 5xx is final, what TLS or the network says is not."""
+        sending = _Sending(server, message, to, self._context)
+        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+
+        def deliver(outcome: Outcome) -> None:
+            if not done.done():
+                done.set_result(outcome)
+
+        def work() -> None:
+            outcome = sending.run()
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                loop.call_soon_threadsafe(deliver, outcome)
+
+        threading.Thread(target=work, name="mail", daemon=True).start()
+        try:
+            async with asyncio.timeout(_WHOLE_SECONDS):
+                return await done
+        except TimeoutError:
+            return Outcome(False, None, f"the mail server took longer than {_WHOLE_SECONDS:g} s")
+        finally:
+            sending.close()
+
+
+class _Sending:
+    """One connection to the mail server."""
+
+    def __init__(
+        self, server: MailServer, message: EmailMessage, to: list[str], context: Callable[[], ssl.SSLContext]
+    ) -> None:
+        self._server, self._message, self._to, self._context = server, message, to, context
+        self._client: smtplib.SMTP | None = None
+
+    def close(self) -> None:
+        """Ends the connection, whatever it waits for."""
+        if self._client is not None and (connected := self._client.sock) is not None:
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def run(self) -> Outcome:
+        try:
+            refused = self._send()
+        except smtplib.SMTPRecipientsRefused as error:
+            return self._refused(*next(iter(error.recipients.values())))
+        except smtplib.SMTPResponseException as error:
+            return self._refused(error.smtp_code, error.smtp_error)
+        except ssl.SSLCertVerificationError as error:
+            return Outcome(False, None, f"the certificate of the mail server is not valid: {error.verify_message}")
+        except (smtplib.SMTPException, OSError, ValueError) as error:
+            return Outcome(False, None, self._shown(f"the mail server cannot be used: {error}"))
+        if refused:
+            code, reason = next(iter(refused.values()))
+            return Outcome(True, code, self._shown(f"{len(refused)} recipients were refused: {code} {_text(reason)}"))
+        return Outcome(True, 250)
+
+    def _send(self) -> dict[str, tuple[int, bytes]]:
+        settings = self._server.settings
+        client: smtplib.SMTP
+        if settings.tls == "tls":
+            context = self._context()
+            client = smtplib.SMTP_SSL(self._server.host, settings.port, timeout=_STEP_SECONDS, context=context)
+        else:
+            client = smtplib.SMTP(self._server.host, settings.port, timeout=_STEP_SECONDS)
+        with client:
+            self._client = client
+            if settings.tls == "starttls":
+                client.starttls(context=self._context())
+            if settings.username is not None:
+                client.login(settings.username, self._server.password or "")
+            return client.send_message(self._message, to_addrs=self._to)
+
+    def _refused(self, code: int, reason: bytes | str) -> Outcome:
+        is_final = code >= _FINAL
+        return Outcome(False, code, self._shown(f"{code} {_text(reason)}"), is_final)
+
+    def _shown(self, text: str) -> str:
+        password = self._server.password
+        return plain(text.replace(password, "(hidden)") if password else text)[:MAX_ERROR_CHARACTERS]
+
+
+def _text(reason: bytes | str) -> str:
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason

@@ -1,0 +1,117 @@
+"""What the server sends by itself: notifications, from a durable outbox. Its modules are loaded on first use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import peewee
+
+from models.config.settings import Config
+from models.errors import CannotUse, Unavailable
+from models.supervision import events, notices
+from models.tracker.project_secrets import ProjectSecrets
+from supervisor.clock import Clock
+from supervisor.scheduling import BackgroundTasks
+
+if TYPE_CHECKING:
+    from supervisor.outbound.core import Core
+
+log = logging.getLogger("outbox")
+
+_FILE = "outbox.db"
+_RETRY_SECONDS = 5.0
+_FIRST_OPENING_SECONDS = 5.0
+
+
+class Outbound:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        instance: str,
+        secrets: ProjectSecrets,
+        labels: Callable[[], Mapping[str, Sequence[str]]],
+    ) -> None:
+        """`instance` is the id of this node. `secrets` keeps those of channels, `labels` has those of processes."""
+        self._config = config
+        self._clock = clock
+        self._instance = instance
+        self._secrets = secrets
+        self._labels = labels
+        self._core: Core | None = None
+        self._opening = asyncio.Lock()
+        self._tasks: BackgroundTasks | None = None
+        self._begun = {"event": events.last_id(), "notice": notices.last_id()} if self._is_used() else {}
+        """The last event and notice of processes before this start: what follows is reported."""
+
+    @property
+    def opened(self) -> Core | None:
+        """The parts, if they are in use."""
+        return self._core
+
+    def _is_used(self) -> bool:
+        """Whether there may be something to send: a channel in the configuration, or a store of an earlier start."""
+        server = self._config.server
+        return bool(self._config.notify.channels or server.database_url or (server.data_dir / _FILE).exists())
+
+    async def start(self, tasks: BackgroundTasks) -> None:
+        """Begins to send, if there may be something to send; before the first event, which is not missed then."""
+        self._tasks = tasks
+        if not self._is_used():
+            return
+        try:
+            async with asyncio.timeout(_FIRST_OPENING_SECONDS):
+                await self.core()
+        except (Unavailable, TimeoutError):
+            tasks.start(self._open_soon(), "outbox")
+
+    async def _open_soon(self) -> None:
+        """Opens the store, for as long as it fails: nothing else waits for it."""
+        while True:
+            try:
+                await self.core()
+                return
+            except Unavailable as problem:
+                log.warning("the outbox cannot be opened: %s", problem.message)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def core(self) -> Core:
+        """The parts, opened on first use. Raises `Unavailable`."""
+        async with self._opening:
+            if self._core is None:
+                assert self._tasks is not None, "the service has started"
+                try:
+                    core = await asyncio.to_thread(self._make)
+                    await core.run(core.load)
+                except (peewee.PeeweeException, CannotUse, OSError) as error:
+                    raise Unavailable(f"the outbox is not available: {error}") from None
+                self._core = core
+                core.start(self._tasks)
+            return self._core
+
+    def _make(self) -> Core:
+        from supervisor.outbound.core import Core  # with what it imports, on first use
+
+        return Core(self._config, self._clock, self._instance, self._secrets, self._labels, self._begun)
+
+    def notice(self, _: object) -> None:
+        """Called for each change of a process or run."""
+        if self._core is not None:
+            self._core.follower.wake()
+
+    @asynccontextmanager
+    async def release_change(self, namespace: str, name: str, command: str) -> AsyncIterator[None]:
+        """Lasts as long as a change of a release; its outcome is reported. What cannot be stored delays no change."""
+        if self._core is None:
+            yield
+            return
+        async with self._core.releases.change(namespace, name, command):
+            yield
+
+    async def close(self) -> None:
+        if self._core is not None:
+            await self._core.close()

@@ -1,0 +1,286 @@
+"""Deliveries of a real server: signed, at least once with one id, only to allowed hosts, none waits for another."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chart_servers import Reply, WebServer, web_server
+from conftest import ROOT, Serve, Server, wait_for
+from http_checks import running_server
+from postgresql import Postgresql
+from receivers import FAST_RULE, SECRET, Admin, allowing, hanging_port, ids, titles, webhook
+from standardwebhooks.webhooks import Webhook
+
+BOOM = {"command": ["sh", "-c", "exit 3"], "restart": "never"}
+STAYS = {"command": ["sleep", "1000"]}
+OK: Reply = (204, {}, b"")
+
+
+@pytest.fixture
+def receiver() -> Iterator[WebServer]:
+    with web_server() as one:
+        one.pages["/hook"] = OK
+        yield one
+
+
+def notify(url: str, **rule: Any) -> dict[str, Any]:
+    return {"channels": {"team": webhook(url)}, "rules": [{**FAST_RULE, **rule}]}
+
+
+def test_a_crash_is_delivered_signed_with_a_link(serve: Serve, receiver: WebServer) -> None:
+    server = serve({"boom": BOOM}, server=allowing(receiver), notify=notify(f"{receiver.url}/hook"))
+    server.do("start", "boom")
+    (row,) = Admin(server).until_outbox("DONE")
+    assert (row["attempts"], row["status"], row["title"]) == (1, 204, "boom ended with exit code 3")
+    ((_, _, headers),) = receiver.seen
+    message = Webhook(SECRET).verify(receiver.bodies[0], headers)
+    assert (message["type"], headers["webhook-id"]) == ("process.crashed", row["messageId"])
+    assert message["data"]["lines"][0]["link"] == "https://pilothouse.example/processes/boom"
+
+
+def test_good_again_after_a_crash(serve: Serve, receiver: WebServer, tmp_path: Path) -> None:
+    fails = tmp_path / "fails"
+    fails.touch()
+    command = ["sh", "-c", f"test ! -e {fails} || exit 3; sleep 1000"]
+    rule = {"events": ["process.crashed"]}
+    server = serve(
+        {"web": {"command": command, "restart": "never"}},
+        server=allowing(receiver), notify=notify(f"{receiver.url}/hook", **rule),
+    )  # fmt: skip
+    server.do("start", "web")
+    wait_for(lambda: titles(receiver) == ["web ended with exit code 3"])
+    fails.unlink()
+    server.do("start", "web")
+    wait_for(lambda: titles(receiver)[1:] == ["web is running"])
+
+
+def test_a_kill_at_any_moment_loses_no_message_and_keeps_its_id(serve: Serve, receiver: WebServer) -> None:
+    """Killed before, while and after the receiver answers: each crash is delivered at least once."""
+    expected = []
+    slow = [0.0]
+
+    def page(_: Any) -> Reply:
+        time.sleep(slow[0])
+        return OK
+
+    receiver.pages["/hook"] = page
+    processes = {f"boom{number}": BOOM for number in range(6)}
+    server = serve(processes, server=allowing(receiver), notify=notify(f"{receiver.url}/hook"))
+    for number in range(6):
+        slow[0] = 0.05 * number
+        server.do("start", f"boom{number}")
+        expected.append(f"boom{number} ended")  # without the code where the server was killed before it stored it
+        wait_for(lambda: server.status(f"boom{number}") == "failed")  # noqa: B023 (called here)
+        time.sleep(0.03 * number)  # a moment of the delivery, another one each time
+        server.kill()
+        server.start()
+    wait_for(lambda: all(any(line.startswith(one) for line in _lines(receiver)) for one in expected))
+    Admin(server).until_outbox(*["DONE"] * len(Admin(server).outbox()))
+    by_id: dict[str, set[bytes]] = {}
+    for (_, _, headers), body in zip(receiver.seen, receiver.bodies, strict=True):
+        by_id.setdefault(headers["webhook-id"], set()).add(body)
+    assert all(len(bodies) == 1 for bodies in by_id.values()), "a message that is sent again is the same"
+    assert len(receiver.seen) <= 2 * len(expected)
+
+
+def _lines(receiver: WebServer) -> list[str]:
+    return [line["title"] for body in receiver.bodies for line in json.loads(body)["data"]["lines"]]
+
+
+def test_an_unreachable_receiver_gets_the_same_message_later(serve: Serve, receiver: WebServer) -> None:
+    answers = [(503, {"Retry-After": "1"}, b"busy"), (429, {"Retry-After": "1"}, b"slow down"), OK]
+    receiver.pages["/hook"] = lambda _: answers.pop(0)
+    server = serve({"boom": BOOM}, server=allowing(receiver), notify=notify(f"{receiver.url}/hook"))
+    server.do("start", "boom")
+    (row,) = Admin(server).until_outbox("DONE")
+    assert (row["attempts"], len(set(ids(receiver)))) == (3, 1)
+
+
+def test_a_target_that_hangs_delays_no_other_and_nothing_else(serve: Serve, receiver: WebServer) -> None:
+    with hanging_port() as (port, held):
+        channels = {"hangs": webhook(f"http://127.0.0.1:{port}/"), "team": webhook(f"{receiver.url}/hook")}
+        rules = [{**FAST_RULE, "channels": ["hangs", "team"], "only-on-change": False, "quiet": "0s"}]
+        processes = {f"boom{number}": BOOM for number in range(20)}
+        server = serve(processes, server=allowing(receiver, port), notify={"channels": channels, "rules": rules})
+        server.do("start", "boom0")
+        wait_for(lambda: held)
+        began = time.monotonic()
+        for number in range(1, 20):
+            assert server.do("start", f"boom{number}").status == 200
+            wait_for(lambda: f"boom{number} ended with exit code 3" in _lines(receiver))  # noqa: B023 (called here)
+        assert time.monotonic() - began < 8, "the other target got each message while one hung"
+        assert len(held) == 1, "one request to a target at a time"
+        assert server.get("/readyz").status == 200
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 8, "the stop does not wait for it"
+
+
+def test_a_flood_is_bounded_and_hides_no_other_target(serve: Serve, receiver: WebServer) -> None:
+    with hanging_port() as (port, _):
+        channels = {"hangs": webhook(f"http://127.0.0.1:{port}/"), "team": webhook(f"{receiver.url}/hook")}
+        flood = {**FAST_RULE, "channels": ["hangs"], "only-on-change": False, "quiet": "0s", "max-per-hour": 10000}
+        one = {**FAST_RULE, "name": "one", "channels": ["team"], "processes": ["last"]}
+        processes = {"boom": {**BOOM, "restart": "never"}, "last": BOOM}
+        settings = allowing(receiver, port, outbox={"max-rows": 10})
+        server = serve(processes, server=settings, notify={"channels": channels, "rules": [flood, one]})
+        admin = Admin(server)
+        for _ in range(25):
+            server.do("start", "boom")
+            wait_for(lambda: server.status("boom") == "failed")
+            time.sleep(0.15)  # the next is another message
+        server.do("start", "last")
+        wait_for(lambda: titles(receiver) == ["last ended with exit code 3"])
+        rows = admin.outbox("?limit=500")
+        assert len(rows) <= 12
+        assert any(row["error"] == "the outbox was full (server.outbox.max-rows)" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://127.0.0.1:9/x", "its address is loopback"),
+        ("http://localhost:9/x", "its address is loopback"),
+        ("https://169.254.169.254/latest", "of cloud metadata"),
+        ("https://[::ffff:169.254.169.254]/", "of cloud metadata"),
+        ("https://10.1.2.3/", "its address is private"),
+        ("https://0x7f000001/", "its address is loopback"),
+        ("http://192.0.2.7/", "it is not https"),
+    ],
+)
+def test_only_allowed_hosts_are_reached(shared: Server, url: str, reason: str) -> None:
+    admin = Admin(shared)
+    made = admin.ask("POST", "/notify/channels", {"name": url[:60], "type": "slack", "url": url}).json
+    answer = admin.ask("POST", f"/notify/channels/{made['id']}/test").json
+    assert (answer["delivered"], answer["status"]) == (False, None)
+    assert reason in answer["error"]
+    assert "see server.outbound.allowed-hosts" in answer["error"]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("shared")) as server:
+        yield server
+
+
+def test_no_redirect_is_followed_and_a_refusal_is_final_until_retried(serve: Serve, receiver: WebServer) -> None:
+    receiver.pages["/hook"] = (302, {"Location": f"{receiver.url}/other"}, b"")
+    server = serve({"boom": BOOM}, server=allowing(receiver), notify=notify(f"{receiver.url}/hook"))
+    server.do("start", "boom")
+    admin = Admin(server)
+    (row,) = admin.until_outbox("DEAD")
+    assert (row["status"], receiver.paths()) == (302, ["/hook"])
+    receiver.pages["/hook"] = OK
+    assert admin.ask("POST", f"/outbox/{row['id']}/retry").status == 202
+    admin.until_outbox("DONE")
+    assert len(set(ids(receiver))) == 1
+    assert admin.ask("POST", f"/outbox/{row['id']}/retry").status == 409
+    assert admin.ask("DELETE", f"/outbox/{row['id']}").status == 204
+    assert admin.ask("DELETE", f"/outbox/{row['id']}").status == 404
+    assert 'pilothouse_deliveries_total{kind="notify",result="dead"} 1.0' in server.get("/metrics").text
+
+
+def test_what_is_given_up_is_reported_by_another_channel(serve: Serve, receiver: WebServer) -> None:
+    receiver.pages["/gone"] = (404, {}, b"<b>no such hook</b>")
+    channels = {"gone": webhook(f"{receiver.url}/gone"), "team": webhook(f"{receiver.url}/hook")}
+    rules = [{**FAST_RULE, "channels": ["gone"]}, {**FAST_RULE, "name": "dead", "events": ["delivery.dead"]}]
+    server = serve({"boom": BOOM}, server=allowing(receiver), notify={"channels": channels, "rules": rules})
+    server.do("start", "boom")
+    text = "a message to gone could not be delivered: <b>no such hook</b>"
+    wait_for(lambda: text in titles(receiver), about=str(titles(receiver)))
+
+
+def test_no_secret_is_shown_anywhere(serve: Serve, receiver: WebServer) -> None:
+    path = "/services/T00/very-secret-path"
+    receiver.pages[path] = (500, {}, f"cannot post to {path} with tok-very-secret".encode())
+    server = serve({"boom": BOOM}, server=allowing(receiver))
+    admin = Admin(server)
+    channel = {"name": "team", "type": "post", "url": f"{receiver.url}{path}", "token": "tok-very-secret"}
+    made = admin.ask("POST", "/notify/channels", channel)
+    assert made.status == 201, made
+    rule = {"name": "all", "channels": ["team"], "events": ["*"], "groupWait": 0}
+    assert admin.ask("POST", "/notify/rules", rule).status == 201
+    server.do("start", "boom")
+    row = wait_for(lambda: next((row for row in admin.outbox() if row["error"]), None))
+    assert row["error"] == "cannot post to (hidden) with (hidden)"
+    id = made.json["id"]
+    shown = [admin.ask("GET", path).text for path in ("/outbox", "/notify/channels", f"/notify/channels/{id}")]
+    shown += [admin.ask("POST", f"/notify/channels/{id}/test").text, server.log.read_text(), made.text]
+    shown += [Path(f"/proc/{server.pid}/cmdline").read_text()]
+    server.stop()
+    for name in ("tracker.db", "outbox.db", "pilothouse.db"):
+        with contextlib.closing(sqlite3.connect(server.data / name)) as store:
+            shown.append("\n".join(store.iterdump()))
+    assert not [text for text in shown if "very-secret" in text]
+    assert (server.data / "secrets.db").stat().st_mode & 0o777 == 0o600
+    assert (server.data / "outbox.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_webhook_that_is_gone_is_switched_off(serve: Serve, receiver: WebServer) -> None:
+    receiver.pages["/hook"] = (410, {}, b"gone")
+    server = serve({"boom": BOOM}, server=allowing(receiver))
+    admin = Admin(server)
+    made = admin.ask("POST", "/notify/channels", {"name": "t", "type": "webhook", "url": f"{receiver.url}/hook"}).json
+    assert made["generatedSecret"].startswith("whsec_")
+    admin.ask("POST", "/notify/rules", {"name": "all", "channels": ["t"], "events": ["*"], "groupWait": 0})
+    server.do("start", "boom")
+    admin.until_outbox("DEAD")
+    found = wait_for(lambda: (one := admin.ask("GET", f"/notify/channels/{made['id']}").json)["reason"] and one)
+    assert (found["enabled"], found["reason"]) == (False, "its target answered 410 (gone)")
+    assert "generatedSecret" in found
+    assert found["generatedSecret"] is None
+
+
+def test_a_secret_that_is_rotated_signs_beside_the_old_one(serve: Serve, receiver: WebServer) -> None:
+    server = serve({}, server=allowing(receiver))
+    admin = Admin(server)
+    channel = {"name": "t", "type": "webhook", "url": f"{receiver.url}/hook"}
+    made = admin.ask("POST", "/notify/channels", channel).json
+    new = "whsec_" + "bmV3LXNlY3JldC1vZi10aGUtd2ViaG9vay1vZi10ZXN0"
+    changed = admin.ask("PUT", f"/notify/channels/{made['id']}", {"name": "t", "type": "webhook", "secret": new})
+    assert (changed.status, changed.json["url"]["set"]) == (200, True)
+    assert admin.ask("POST", f"/notify/channels/{made['id']}/test").json["delivered"] is True
+    headers = receiver.seen[0][2]
+    for secret in (made["generatedSecret"], new):
+        Webhook(secret).verify(receiver.bodies[0], headers)
+    assert len(headers["webhook-signature"].split()) == 2
+
+
+def test_two_nodes_of_one_database_send_each_message_once(
+    serve: Serve, receiver: WebServer, postgresql: Postgresql
+) -> None:
+    processes = {f"boom{number}": BOOM for number in range(5)}
+    settings = allowing(receiver, **{"database-url": postgresql.fresh()})
+    nodes = [serve(processes, server=settings, notify=notify(f"{receiver.url}/hook")) for _ in range(2)]
+    for number in range(5):
+        for node in nodes:
+            node.do("start", f"boom{number}")
+    expected = Counter({f"boom{number} ended with exit code 3": 2 for number in range(5)})
+    wait_for(lambda: Counter(_lines(receiver)) == expected, about=str(expected))
+    assert len(set(ids(receiver))) == len(receiver.seen)
+
+
+LOADED = """
+import sys
+import handlers.app, supervisor.services
+lazy = ("supervisor.outbound.core", "models.outbound.formats", "supervisor.outbound.mail", "smtplib", "email.mime")
+print([name for name in lazy if name in sys.modules])
+"""
+
+
+def test_nothing_is_loaded_where_nothing_is_configured(serve: Serve) -> None:
+    server = serve({})
+    assert server.get("/metrics").status == 200
+    assert not (server.data / "outbox.db").exists()
+    found = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, cwd=ROOT, text=True, check=True)
+    assert found.stdout == "[]\n"

@@ -1,0 +1,140 @@
+"""Mail by a real SMTP server: STARTTLS, a certificate that is not trusted, a wrong password, a server that hangs."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword, Session
+from conftest import Serve, free_port
+from receivers import FAST_RULE, Admin, hanging_port
+
+BOOM = {"command": ["sh", "-c", "exit 3"], "restart": "never"}
+PASSWORD = "correct-mail-password"
+
+
+class Mailbox:
+    """Keeps what arrives; refuses recipients of refused.example."""
+
+    def __init__(self) -> None:
+        self.mails: list[Any] = []
+        self.recipients: list[str] = []
+
+    async def handle_RCPT(
+        self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if address.endswith("@refused.example"):
+            return "550 no such mailbox"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: Any, session: Session, envelope: Envelope) -> str:
+        assert isinstance(envelope.content, bytes)
+        self.mails.append(email.message_from_bytes(envelope.content, policy=email.policy.default))
+        self.recipients += envelope.rcpt_tos
+        return "250 OK"
+
+
+def authenticate(server: Any, session: Session, envelope: Envelope, mechanism: str, data: LoginPassword) -> AuthResult:
+    is_right = (data.login, data.password) == (b"pilot", PASSWORD.encode())
+    return AuthResult(success=is_right, handled=is_right)  # not handled: aiosmtpd answers 535
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def mailbox() -> Mailbox:
+    return Mailbox()
+
+
+@pytest.fixture
+def smtp_port(authority: trustme.CA, mailbox: Mailbox) -> Iterator[int]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+    controller = Controller(
+        mailbox, "127.0.0.1", free_port(), tls_context=context, require_starttls=True, authenticator=authenticate,
+        auth_required=True,
+    )  # fmt: skip
+    controller.start()
+    yield controller.port
+    controller.stop()
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return str(tmp_path / "ca.pem")
+
+
+def sections(port: int, ca_file: str | None, *to: str, **smtp: Any) -> dict[str, Any]:
+    channel = {"type": "email", "to": list(to) or ["team@example.com"]}
+    server = {"host": "127.0.0.1", "port": port, "username": "pilot", "password": PASSWORD, "from": "ops@example.com"}
+    return {
+        "server": {"outbound": {"ca-file": ca_file}} if ca_file else {},
+        "notify": {"smtp": {**server, **smtp}, "channels": {"team": channel}, "rules": [FAST_RULE]},
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_mail_by_starttls_with_a_login(serve: Serve, smtp_port: int, ca_file: str, mailbox: Mailbox) -> None:
+    server = serve({"boom": BOOM}, **sections(smtp_port, ca_file, "a@example.com", "b@example.com"))
+    server.do("start", "boom")
+    (row,) = Admin(server).until_outbox("DONE")
+    (mail,) = mailbox.mails
+    assert mail["Subject"] == "[Pilothouse] boom ended with exit code 3"
+    assert (mail["Message-ID"], row["status"]) == (f"<{row['messageId']}@example.com>", 250)
+    assert mailbox.recipients == ["a@example.com", "b@example.com"]
+    assert "boom ended with exit code 3" in mail.get_content()
+
+
+def test_a_certificate_that_is_not_trusted(serve: Serve, smtp_port: int, mailbox: Mailbox) -> None:
+    server = serve({}, **sections(smtp_port, None))
+    answer = Admin(server).ask("POST", "/notify/channels/config:team/test").json
+    assert (answer["delivered"], mailbox.mails) == (False, [])
+    assert answer["error"].startswith("the certificate of the mail server is not valid: ")
+
+
+def test_a_wrong_password_is_final_and_not_shown(serve: Serve, smtp_port: int, ca_file: str) -> None:
+    server = serve({"boom": BOOM}, **sections(smtp_port, ca_file, password="wrong-mail-password"))
+    server.do("start", "boom")
+    (row,) = Admin(server).until_outbox("DEAD")
+    assert row["status"] == 535
+    assert "wrong-mail-password" not in row["error"] + server.log.read_text()
+
+
+def test_a_recipient_that_is_refused_is_reported(serve: Serve, smtp_port: int, ca_file: str, mailbox: Mailbox) -> None:
+    server = serve({}, **sections(smtp_port, ca_file, "a@example.com", "b@refused.example"))
+    answer = Admin(server).ask("POST", "/notify/channels/config:team/test").json
+    assert (answer["delivered"], answer["status"]) == (True, 550)
+    assert answer["error"] == "1 recipients were refused: 550 no such mailbox"
+    assert mailbox.recipients == ["a@example.com"]
+
+
+def test_a_server_without_tls_gets_no_password(serve: Serve, mailbox: Mailbox) -> None:
+    controller = Controller(mailbox, "127.0.0.1", free_port())
+    controller.start()
+    try:
+        server = serve({}, **sections(controller.port, None))
+        answer = Admin(server).ask("POST", "/notify/channels/config:team/test").json
+    finally:
+        controller.stop()
+    assert answer["error"] == "the mail server cannot be used: STARTTLS extension not supported by server."
+    assert mailbox.mails == []
+
+
+def test_a_mail_server_that_hangs_ends_in_an_error(serve: Serve) -> None:
+    with hanging_port() as (port, _):
+        server = serve({}, **sections(port, None))
+        answer = Admin(server).ask("POST", "/notify/channels/config:team/test").json
+    assert not answer["delivered"]
+    assert "timed out" in answer["error"]
