@@ -37,6 +37,9 @@ from handlers.http.sse import Broadcast, Streams
 from handlers.http.stream_credentials import StreamCredentials
 from handlers.mcp import handler as mcp
 from handlers.openapi import pages as openapi_pages
+from handlers.outbound import channels, outbox
+from handlers.outbound import pages as outbound_pages
+from handlers.outbound import rules as notification_rules
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
 from handlers.server import system
 from handlers.supervision import (
@@ -115,6 +118,9 @@ TRACKER = Service(
         *perf.routes,
         *run_stream.routes,
         *account.routes,
+        *outbox.routes,
+        *channels.routes,
+        *notification_rules.routes,
     ],
     "application/problem+json",
     _problem,
@@ -157,6 +163,7 @@ def rules(services: Services, streams: Streams, replaced: Replaced | None = None
         *source.pages,
         *perf.pages,
         *forms.routes,
+        *outbound_pages.routes,
     ]
     tracker = [*badges.routes, *uploader.routes, *tracker_routes]
     shared = [

@@ -33,6 +33,7 @@ _DESCRIPTIONS = {
     415: "The media type of the body is not supported",
     421: "The Host is not served here",
     422: "The request is valid, but cannot be processed: values against the schema, a template that fails",
+    429: "Too many requests; retry after the time in `Retry-After`",
     500: "The operation failed; the message or the log has the reason",
     502: "The cluster, the repository, the registry or the hub failed",
     503: "Shutting down, at capacity, or not installed; retry later",
@@ -41,6 +42,7 @@ _DESCRIPTIONS = {
 }
 _HEADERS: Mapping[int, Mapping[str, str]] = {
     401: {"WWW-Authenticate": "Bearer"},
+    429: {"Retry-After": "Seconds"},
     503: {"Retry-After": "Seconds"},
 }
 

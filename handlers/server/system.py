@@ -76,6 +76,7 @@ class Collector:
         yield from self._supervision()
         yield from self._charts()
         yield from self._tracker()
+        yield from self._outbox()
 
     def _server(self) -> Iterator[Any]:
         event_writer, responses = self._services.supervision.event_writer, sorted(self._services.answered.items())
@@ -116,6 +117,22 @@ class Collector:
             yield _counter("log_bytes_lost", rotated_away, forwarder.lost_bytes, "process")
         uploads = {outcome: ingest.answered[outcome] for outcome in ("stored", "refused", "failed")}
         yield _counter("uploads", "Uploads of reports by outcome.", uploads, "outcome")
+
+    def _outbox(self) -> Iterator[Any]:
+        core = self._services.outbound.opened
+        counts = core.dispatcher.counts if core else {"PENDING": 0, "DEAD": 0}
+        yield _gauge("outbox_pending", "Messages of the outbox that are to be sent.", counts["PENDING"])
+        yield _gauge("outbox_dead", "Messages of the outbox that were given up.", counts["DEAD"])
+        yield _tries(core.dispatcher.results if core else {})
+
+
+def _tries(results: Mapping[tuple[str, str], int]) -> Any:
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily("pilothouse_deliveries", "Tries to send a message.", labels=["kind", "result"])
+    for (kind, result), number in sorted(results.items()):
+        family.add_metric([kind, result], number)
+    return family
 
 
 def _gauge(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Any:

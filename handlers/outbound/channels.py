@@ -1,0 +1,310 @@
+"""Channels: where notifications go, of the server or of a project, and a test of each."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from attrs import evolve
+
+from handlers.base import Base
+from handlers.http.permissions import SIGNED_IN
+from handlers.operations import JsonBody, Operation, operation_routes
+from handlers.outbound import fields
+from handlers.outbound.access import project_of
+from handlers.routing import Route
+from handlers.tracker.responses import SecretInfo
+from models.config import parsers
+from models.errors import Conflict, Invalid, NotFound, Throttled
+from models.inputs import ID_TEXT, NAME, path
+from models.json_format import Instant, http_message
+from models.outbound import channels, rules
+from models.outbound.channels import MAX_RECIPIENTS, Channel, Settings
+from models.outbound.rules import CONFIG, SERVER
+from models.outbound.tables import store
+
+if TYPE_CHECKING:
+    from supervisor.outbound.core import Core
+
+TYPES = ("webhook", "slack", "teams", "email", "post")
+PRESETS = ("ntfy", "gotify", "text", "json")
+_MAX_SECRET_CHARACTERS = 4096
+_TESTS_PER_MINUTE = 5
+_MINUTE_SECONDS = 60
+_SIGNING_KEY_BYTES = 32
+
+
+@http_message
+class ChannelInfo:
+    """A channel. `source` is `config` where it stands in the configuration: then it is read-only."""
+
+    id: str
+    name: str
+    type: str
+    source: str
+    project_id: int | None
+    enabled: bool
+    reason: str | None
+    host: str | None
+    url: SecretInfo
+    secret: SecretInfo
+    token: SecretInfo
+    to: list[str]
+    preset: str
+    priority: int | None
+    updated_at: Instant | None
+    generated_secret: str | None = None
+
+
+def channel_info(one: Channel, generated: str | None = None) -> ChannelInfo:
+    return ChannelInfo(
+        one.id,
+        one.name,
+        one.settings.type,
+        "config" if one.is_configured else "stored",
+        None if one.project_id == SERVER else one.project_id,
+        one.is_enabled,
+        one.reason,
+        one.settings.host,
+        _secret_info(one, "url"),
+        _secret_info(one, "secret"),
+        _secret_info(one, "token"),
+        list(one.settings.to),
+        one.settings.preset,
+        one.settings.priority,
+        None if one.updated_at is None else Instant(one.updated_at),
+        generated,
+    )
+
+
+def _secret_info(one: Channel, name: str) -> SecretInfo:
+    if one.spec is not None:
+        is_set = getattr(one.spec, name) is not None or getattr(one.spec, f"{name}_file") is not None
+        return SecretInfo(is_set, None)
+    at = one.settings.set_at.get(name)
+    return SecretInfo(at is not None, None if at is None else Instant(at))
+
+
+@http_message
+class ChannelFields:
+    """What a channel is made of."""
+
+    name: str = fields.text("Its name", required=True, maxLength=fields.MAX_NAME_CHARACTERS)
+    type: str = fields.one_of("What is at the other end", *TYPES)
+    enabled: bool = fields.flag("Whether it is sent to", default=True)
+    url: Any = fields.secret("Its address; not for email", fields.MAX_URL_CHARACTERS, fields.check_url)
+    secret: Any = fields.secret(
+        "webhook: signs the messages (`whsec_…`); made if left out", _MAX_SECRET_CHARACTERS, fields.check_signing
+    )
+    token: Any = fields.secret("post: authenticates", _MAX_SECRET_CHARACTERS, fields.check_token)
+    to: Any = fields.texts("email: the recipients", check=parsers.mail_address, most=MAX_RECIPIENTS)
+    preset: str = fields.one_of("post: the form of the message", *PRESETS, default="json")
+    priority: Any = fields.number("post: the priority", None, 0, 10)
+
+
+@http_message
+class NewChannel(ChannelFields):
+    """A channel of the server."""
+
+
+@http_message
+class NewProjectChannel(ChannelFields):
+    project: str = path("The project", kind=ID_TEXT)
+
+
+@http_message
+class ChannelOfServer:
+    id: str = path("The channel", kind=NAME)
+
+
+@http_message
+class ChannelOfProject:
+    project: str = path("The project", kind=ID_TEXT)
+    id: str = path("The channel", kind=NAME)
+
+
+@http_message
+class ChangedChannel(ChannelFields):
+    id: str = path("The channel", kind=NAME)
+
+
+@http_message
+class ChangedProjectChannel(ChannelFields):
+    project: str = path("The project", kind=ID_TEXT)
+    id: str = path("The channel", kind=NAME)
+
+
+@http_message
+class ProjectOnly:
+    project: str = path("The project", kind=ID_TEXT)
+
+
+@http_message
+class ChannelTest:
+    """What came of a test message. `status` is that of the target's answer."""
+
+    delivered: bool
+    status: int | None
+    duration_ms: int
+    error: str | None
+
+
+async def scope_of(handler: Base, request: Any) -> tuple[Core, int]:
+    """The parts in use, and the project of a request; `SERVER` without one. Raises `Denied`, `NotFound`."""
+    project_id = await project_of(handler, getattr(request, "project", None))
+    return await handler.services.outbound.core(), project_id
+
+
+def found_in(core: Core, id: str, project_id: int) -> Channel:
+    """Raises `NotFound`."""
+    channel = core.notifier.channels.get(id)
+    if channel is None or channel.project_id != project_id:
+        raise NotFound(f"there is no channel {id}")
+    return channel
+
+
+async def list_channels(handler: Base, request: Any) -> list[ChannelInfo]:
+    core, project_id = await scope_of(handler, request)
+    await core.run(core.notifier.read)
+    return [channel_info(one) for one in core.notifier.channels.values() if one.project_id == project_id]
+
+
+async def get_channel(handler: Base, request: Any) -> ChannelInfo:
+    core, project_id = await scope_of(handler, request)
+    await core.run(core.notifier.read)
+    return channel_info(found_in(core, request.id, project_id))
+
+
+async def keep_channel(handler: Base, request: Any) -> ChannelInfo:
+    """Makes a channel, or changes the one that the request names."""
+    core, project_id = await scope_of(handler, request)
+    id, now = getattr(request, "id", None), handler.clock.now()
+    if id is not None and id.startswith(CONFIG):
+        raise Conflict(f"the channel {id} stands in the configuration: change it there")
+    changes = fields.given({name: getattr(request, name) for name in channels.SECRETS})
+    generated = None
+    if id is None and request.type == "webhook" and changes.get("secret") is None:
+        from models.outbound.formats import generated_secret
+
+        generated = changes["secret"] = generated_secret(secrets.token_bytes(_SIGNING_KEY_BYTES))
+    settings = Settings(request.type, request.to, request.preset, request.priority, _host(changes.get("url")))
+
+    def keep() -> Channel:
+        with store.atomic():
+            _check(id, project_id, settings, changes)
+            vault = core.notifier.secrets
+            return channels.keep(id, project_id, request.name, settings, changes, vault, now, request.enabled)
+
+    kept = await core.run(keep)
+    await core.changed()
+    return channel_info(kept, generated)
+
+
+def _check(id: str | None, project_id: int, settings: Settings, changes: dict[str, str | None]) -> None:
+    """Raises `Invalid` for a channel that could not be sent to."""
+    if settings.type == "email":
+        if not settings.to:
+            raise Invalid("to must have at least one address")
+        return
+    has_url = changes["url"] is not None if "url" in changes else False
+    if "url" not in changes and id is not None:
+        has_url = "url" in channels.get(id, project_id).settings.set_at
+    if not has_url:
+        raise Invalid("url is required")
+
+
+def _host(url: str | None) -> str | None:
+    """The scheme and host of an address, which may be shown."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"
+
+
+async def delete_channel(handler: Base, request: Any) -> None:
+    core, project_id = await scope_of(handler, request)
+    if request.id.startswith(CONFIG):
+        raise Conflict(f"the channel {request.id} stands in the configuration: remove it there")
+    now = handler.clock.now()
+
+    def delete() -> None:
+        used = [rule.settings.name for rule in rules.stored(project_id) if request.id in rule.settings.channels]
+        if used:
+            raise Conflict(f"the channel is used by the rule {used[0]}")
+        channels.delete(request.id, project_id, core.notifier.secrets, now)
+
+    await core.run(delete)
+    await core.changed()
+
+
+async def test_channel(handler: Base, request: Any) -> ChannelTest:
+    """Sends a message at once: five in a minute for each channel."""
+    core, project_id = await scope_of(handler, request)
+    await core.run(core.notifier.read)
+    channel = found_in(core, request.id, project_id)
+    check_test(handler, core, channel)
+    begun = time.monotonic()
+    outcome = await core.test(evolve(channel, is_enabled=True))
+    took = round((time.monotonic() - begun) * 1000)
+    return ChannelTest(outcome.is_delivered, outcome.status, took, outcome.error)
+
+
+def check_test(handler: Base, core: Core, channel: Channel) -> None:
+    """Counts a test of a channel. Raises `Throttled`."""
+    tests = core.tested.setdefault(channel.id, deque(maxlen=_TESTS_PER_MINUTE))
+    now = handler.clock.since_boot()
+    if len(tests) == tests.maxlen and now - tests[0] < _MINUTE_SECONDS:
+        raise Throttled("a channel is tested five times in a minute at most", int(_MINUTE_SECONDS - now + tests[0]) + 1)
+    tests.append(now)
+
+
+@http_message
+class ServerOnly:
+    """The request type of lists of the server."""
+
+
+_UNKNOWN = JsonBody("a JSON object is required", "is not a field of a channel")
+_ERRORS = [404, 409]
+OPERATIONS = [
+    *(
+        operation
+        for base, name, new, one, changed, whole in (
+            ("/notify", "server", NewChannel, ChannelOfServer, ChangedChannel, ServerOnly),
+            ("/projects/{project}/notify", "project", NewProjectChannel, ChannelOfProject, ChangedProjectChannel,
+             ProjectOnly),
+        )
+        for operation in (
+            Operation(
+                None, "GET", f"{base}/channels", f"List the channels of the {name}", whole, list_channels,
+                list[ChannelInfo], error_statuses=[404], name=f"{name}_channel_list", permission=SIGNED_IN,
+            ),
+            Operation(
+                None, "POST", f"{base}/channels", f"Make a channel of the {name}", new, keep_channel, ChannelInfo, 201,
+                error_statuses=_ERRORS, name=f"{name}_channel_make", permission=SIGNED_IN, body=_UNKNOWN,
+            ),
+            Operation(
+                None, "GET", f"{base}/channels/{{id}}", f"Get a channel of the {name}", one, get_channel, ChannelInfo,
+                error_statuses=[404], name=f"{name}_channel", permission=SIGNED_IN,
+            ),
+            Operation(
+                None, "PUT", f"{base}/channels/{{id}}",
+                f"Change a channel of the {name}; a secret that is left out stays, null removes it", changed,
+                keep_channel, ChannelInfo, error_statuses=_ERRORS, name=f"{name}_channel_change", permission=SIGNED_IN,
+                body=_UNKNOWN,
+            ),
+            Operation(
+                None, "DELETE", f"{base}/channels/{{id}}", f"Delete a channel of the {name}", one, delete_channel, None,
+                204, error_statuses=_ERRORS, name=f"{name}_channel_delete", permission=SIGNED_IN,
+            ),
+            Operation(
+                None, "POST", f"{base}/channels/{{id}}/test", f"Send a test message to a channel of the {name}", one,
+                test_channel, ChannelTest, error_statuses=[404, 429], name=f"{name}_channel_test", permission=SIGNED_IN,
+            ),
+        )
+    )
+]  # fmt: skip
+routes: list[Route] = operation_routes(OPERATIONS)
