@@ -15,10 +15,11 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loads
 run: $(VENV)/run .tools/ready
 	$(BIN)/python run.py --config examples/pilothouse.yaml
 
-# A server with made-up data. Its data directory is filled once and kept.
+# A server with made-up data, and a chat on this machine that gets its messages. Its data directory is filled once and kept.
 demo: $(VENV)/run .tools/ready
 	@test -e .demo/complete || { rm -rf .demo && $(BIN)/python run.py --data-dir .demo demo && touch .demo/complete; }
-	$(BIN)/python run.py --config examples/pilothouse.yaml --data-dir .demo
+	@cat examples/pilothouse.yaml examples/demo.yaml > .demo/pilothouse.yaml
+	$(BIN)/python run.py --config .demo/pilothouse.yaml --data-dir .demo
 
 # One worker for each processor. The tests of a file stay together, since they share a server. Files run in the order of their
 # names: xdist would start those with few tests last, and these take longest. TESTS names folders or files.
