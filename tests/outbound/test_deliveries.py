@@ -88,13 +88,19 @@ def test_a_kill_at_any_moment_loses_no_message_and_keeps_its_id(serve: Serve, re
     Admin(server).until_outbox(*["DONE"] * len(Admin(server).outbox()))
     by_id: dict[str, set[bytes]] = {}
     for (_, _, headers), body in zip(receiver.seen, receiver.bodies, strict=True):
-        by_id.setdefault(headers["webhook-id"], set()).add(body)
+        if len(body) == int(headers["Content-Length"]):  # the server was killed while it sent the others
+            by_id.setdefault(headers["webhook-id"], set()).add(body)
     assert all(len(bodies) == 1 for bodies in by_id.values()), "a message that is sent again is the same"
     assert len(receiver.seen) <= 2 * len(expected)
 
 
 def _lines(receiver: WebServer) -> list[str]:
-    return [line["title"] for body in receiver.bodies for line in json.loads(body)["data"]["lines"]]
+    """Of the complete messages: a server that is killed may have sent a part of one."""
+    found = []
+    for body in receiver.bodies:
+        with contextlib.suppress(ValueError):
+            found += [line["title"] for line in json.loads(body)["data"]["lines"]]
+    return found
 
 
 def test_an_unreachable_receiver_gets_the_same_message_later(serve: Serve, receiver: WebServer) -> None:
