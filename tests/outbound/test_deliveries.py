@@ -88,7 +88,7 @@ def test_a_kill_at_any_moment_loses_no_message_and_keeps_its_id(serve: Serve, re
     Admin(server).until_outbox(*["DONE"] * len(Admin(server).outbox()))
     by_id: dict[str, set[bytes]] = {}
     for (_, _, headers), body in zip(receiver.seen, receiver.bodies, strict=True):
-        if len(body) == int(headers["Content-Length"]):  # the server was killed while it sent the others
+        if len(body) == int(headers["content-length"]):  # the server was killed while it sent the others
             by_id.setdefault(headers["webhook-id"], set()).add(body)
     assert all(len(bodies) == 1 for bodies in by_id.values()), "a message that is sent again is the same"
     assert len(receiver.seen) <= 2 * len(expected)
