@@ -152,6 +152,17 @@ class Base(CompressingHandler):
         """Whether the whole request has been received."""
         return True
 
+    def drop_body(self) -> None:
+        """Frees what has arrived of a body, for a handler that streams its body: the client has left."""
+
+    def on_connection_close(self) -> None:
+        """The client has left: its bytes are freed now. The handler is in cycles that are collected much later."""
+        super().on_connection_close()
+        self.drop_body()
+        body = getattr(self.request, "_body_future", None)
+        if body is not None and body.done() and not body.cancelled() and (fault := body.exception()) is not None:
+            asyncio.get_running_loop().call_soon(fault.with_traceback, None)  # once `_execute` has ended with it
+
     def on_finish(self) -> None:
         self.settings["answering"].discard(self)
         if (connection := connection_of(self.request)) is not None:

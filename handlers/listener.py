@@ -30,9 +30,11 @@ _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_RETRY_SECONDS = 1.0
 _MAX_ACCEPTS_PER_EVENT = 4
 _BACKLOG = 1024
-_TRIM_BYTES = 16 * 1024 * 1024
+_TRIM_BYTES = 2 * 1024 * 1024
 _TRIM_DELAY_SECONDS = 1.0
 """The buffers are freed shortly after their connections close."""
+_REQUEST_BYTES = 16 * 1024
+"""What a request needs beside its bytes, roughly."""
 _TLS_HANDSHAKE = b"\x16"
 _TLS_FAULTS = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate"}
 _MAX_HEAD_BYTES = 64 * 1024
@@ -59,6 +61,7 @@ class UnfinishedRequests:
         self._limit = limit
         self._total = 0
         self._peak = 0
+        self._trim: asyncio.TimerHandle | None = None
         self._held: dict[Connection, int] = {}
         """By connection, the one whose request began first at the front."""
 
@@ -66,7 +69,7 @@ class UnfinishedRequests:
         """Counts bytes that a connection has received. Returns False where it is closed for them."""
         self._held[connection] = self._held.get(connection, 0) + size
         self._total += size
-        self._peak = max(self._peak, self._total)
+        self._peak = max(self._peak, self._weight)
         while self._total > self._limit:
             oldest = next(iter(self._held))
             self.remove(oldest)
@@ -81,16 +84,27 @@ class UnfinishedRequests:
             self._held[connection] -= size
             self._total -= size
 
+    @property
+    def is_short(self) -> bool:
+        """Whether a quarter of the limit is held: then less is buffered for each request."""
+        return self._total > self._limit // 4
+
+    @property
+    def _weight(self) -> int:
+        return self._total + _REQUEST_BYTES * len(self._held)
+
     def held(self, connection: Connection) -> int:
         return self._held.get(connection, 0)
 
     def remove(self, connection: Connection) -> None:
         """The request is complete, or its connection closed."""
         self._total -= self._held.pop(connection, 0)
-        if self._peak >= _TRIM_BYTES and self._total < self._peak // 16:
-            self._peak = self._total
-            loop = asyncio.get_running_loop()
-            loop.call_later(_TRIM_DELAY_SECONDS, lambda: loop.run_in_executor(None, trim_memory))
+        if self._trim is None and self._peak >= _TRIM_BYTES and self._weight < self._peak // 16:
+            self._trim = asyncio.get_running_loop().call_later(_TRIM_DELAY_SECONDS, self._start_trim)
+
+    def _start_trim(self) -> None:
+        self._peak, self._trim = self._weight, None
+        asyncio.get_running_loop().run_in_executor(None, trim_memory)
 
 
 def trim_memory() -> None:
@@ -110,6 +124,10 @@ class Connection(socket.socket):
         if size and self.unfinished is not None and not self.unfinished.add(self, size):
             return 0
         return size
+
+    @property
+    def is_memory_short(self) -> bool:
+        return self.unfinished is not None and self.unfinished.is_short
 
     def expire(self) -> bool:
         """Ends the unfinished request. Returns whether the connection closes later, when it has sent its response."""

@@ -166,17 +166,18 @@ class ChartHandler(Base):
     def is_answering(self) -> bool:
         return self.is_complete
 
+    def drop_body(self) -> None:
+        if self.is_complete:
+            return
+        self.content = bytearray()
+        if self.parts is not None:
+            self.parts.discard()
+
     def on_connection_close(self) -> None:
         """The client has left: the operation is cancelled unless it is a change that has begun."""
         super().on_connection_close()
-        if self.work is None:
-            return
-        if self.is_complete:
-            self.work.leave()
-        else:
-            if self.parts is not None:
-                self.parts.close()
-            self.work.drop()
+        if self.work is not None:
+            self.work.leave() if self.is_complete else self.work.drop()
 
     # The operation
 

@@ -140,6 +140,15 @@ class Parts:
                 self._writing.close()
             self._writing = None
 
+    def discard(self) -> None:
+        """Closes the file that is being written, and frees what is in memory: the parser refers back to this object."""
+        self.close()
+        self.all, self._inner = [], None
+        self._content, self._header, self._value = bytearray(), bytearray(), bytearray()
+        self._kept, self._preamble = 0, None
+        self._headers.clear()
+        self._parser.callbacks = {}
+
     @property
     def kept_bytes(self) -> int:
         """The bytes of parts in memory."""

@@ -14,6 +14,7 @@ from python_multipart.multipart import parse_options_header
 from tornado.web import stream_request_body
 
 from handlers.base import Base
+from handlers.http.body_limit import connection_of
 from handlers.http.multipart import Part, Parts
 from handlers.http.permissions import POST_REPORTS
 from handlers.http.serializers import copied
@@ -125,10 +126,10 @@ class Arrival:
         return self._parts.kept_bytes
 
     def discard(self) -> None:
-        """Closes the files, so that the folder may be removed."""
+        """Closes the files, so that the folder may be removed, and frees the parts."""
         with self._lock:
             self._gone = True
-            self._parts.close()
+            self._parts.discard()
 
     def project(self) -> str | None:
         """The name of the project, once that part is complete. Raises `Invalid`."""
@@ -270,6 +271,7 @@ class Ingest(Base):
 
     def prepare(self) -> None:
         self._piece = bytearray()
+        self._unwritten = 0
         self._arrival: Arrival | None = None
         self._fault: Problem | None = None
         self._is_checked = False
@@ -286,19 +288,22 @@ class Ingest(Base):
 
     @property
     def held_bytes(self) -> int:
-        return len(self._piece) + (self._arrival.kept_bytes if self._arrival is not None else 0)
+        return len(self._piece) + self._unwritten + (self._arrival.kept_bytes if self._arrival is not None else 0)
 
     def data_received(self, chunk: bytes) -> Any:
         self._piece += chunk
         if self._fault is not None:
             raise self._fault
-        return self._pass_on() if len(self._piece) >= _WRITE_BYTES else None
+        connection = connection_of(self.request)
+        is_short = connection is not None and connection.is_memory_short
+        return self._pass_on() if is_short or len(self._piece) >= _WRITE_BYTES else None
 
     async def _pass_on(self, is_end: bool = False) -> None:
         """Writes the buffered piece to disk, and checks the permission once the project is known."""
-        arrival, piece = self._open_arrival(), bytes(self._piece)
-        self._piece.clear()
-        await self.tracker.ingest.spool(lambda: arrival.take(piece, is_end))
+        arrival, piece = self._open_arrival(), self._piece
+        self._piece, self._unwritten = bytearray(), len(piece)
+        await self.tracker.ingest.spool(lambda: arrival.take(bytes(piece), is_end))
+        self._unwritten = 0
         if not self._is_checked and (project := arrival.project()) is not None:
             self._is_checked = True
             await self.tracker.ingest.check(self.caller.user, project)
@@ -315,7 +320,8 @@ class Ingest(Base):
             upload = evolve(upload, flag=default or upload.flag, perf_flag=default)
         await self.tracker.ingest.check(self.caller.user, upload.project)
         self._open_arrival()
-        self._arrival = None  # removed by `run`
+        self._arrival = None  # its folder is removed by `run`
+        arrival.discard()
         stored = await self.tracker.ingest.run(
             arrival.folder, upload, files, self.caller.credential, self.caller.account_or_address, self._on_reading
         )
@@ -330,6 +336,9 @@ class Ingest(Base):
         if self._arrival is None:
             raise Invalid("the client closed the connection")
         return self._arrival
+
+    def drop_body(self) -> None:
+        self._piece = bytearray()
 
     def on_connection_close(self) -> None:
         super().on_connection_close()

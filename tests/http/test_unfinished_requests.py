@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +13,6 @@ import pytest
 import trustme
 from conftest import Serve, Server, wait_for
 from http_checks import check_error, connect, read_response, running_server
-
-from handlers import listener
-from handlers.listener import Connection, UnfinishedRequests
 
 LIMIT = 1024 * 1024
 PIECE = 50_000
@@ -87,30 +82,6 @@ def test_beyond_the_limit_the_oldest_unfinished_request_is_answered_408_and_clos
         assert connections[0].recv(1) == b"", "closed"
         assert is_open(connections[-1]), "the newest is within the limit"
         assert len([connection for connection in connections if is_open(connection)]) * PIECE <= LIMIT
-
-
-def test_memory_is_returned_to_the_system_when_many_unfinished_requests_have_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trimmed = threading.Event()
-    monkeypatch.setattr(listener, "trim_memory", trimmed.set)
-    monkeypatch.setattr(listener, "_TRIM_DELAY_SECONDS", 0)
-
-    async def work() -> None:
-        unfinished = UnfinishedRequests(64 * LIMIT)
-        connections = [Connection() for _ in range(20)]
-        for connection in connections:
-            unfinished.add(connection, LIMIT)
-        for connection in connections[:10]:
-            unfinished.remove(connection)
-        await asyncio.sleep(0.01)
-        assert not trimmed.is_set(), "half of them are still there"
-        for connection in connections:
-            unfinished.remove(connection)
-            connection.close()
-        assert await asyncio.to_thread(trimmed.wait, 30)
-
-    asyncio.run(work())
 
 
 def test_the_408_of_a_body_has_the_format_of_its_service(server: Server) -> None:
