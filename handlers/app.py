@@ -54,7 +54,16 @@ from handlers.supervision import streams as status_streams
 from handlers.tracker import attachments, ingest, perf, projects, source, triage, uploader
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
-from handlers.tracker.pages import badges, commit_pages, commits, compare_page, failure_pages, forms, tracker_pages
+from handlers.tracker.pages import (
+    badges,
+    commit_pages,
+    commits,
+    compare_page,
+    failure_pages,
+    forms,
+    open_projects,
+    tracker_pages,
+)
 from handlers.tracker.project_status import ProjectStatusCache
 from handlers.tracker.stream import Runs, RunStream
 from handlers.web import documents, layout, live, overview, search, static
@@ -110,6 +119,7 @@ TRACKER = Service(
     [
         *ingest.routes,
         *projects.routes,
+        *open_projects.routes,
         *run_reads.routes,
         *triage.routes,
         *commits.routes,
@@ -164,6 +174,7 @@ def rules(services: Services, streams: Streams, replaced: Replaced | None = None
         *perf.pages,
         *forms.routes,
         *outbound_pages.routes,
+        *open_projects.page_routes,
     ]
     tracker = [*badges.routes, *uploader.routes, *tracker_routes]
     shared = [

@@ -37,6 +37,9 @@ _RANDOM = random.SystemRandom()
 DATABASES: dict[Path, str] = {}
 """Data directory -> URL of the PostgreSQL database that replaces its file."""
 
+UNLIMITED = {"open-projects": 1_000_000, "open-projects-per-hour": 0}
+"""`tracker.limits` of a test that sets no others: tests upload to many projects from loopback."""
+
 asyncio.set_event_loop(None)  # else pytest-tornado, asking for the current loop, makes one that nobody closes
 
 # In the background job of a script SIGINT is ignored, and all child processes would inherit that.
@@ -154,6 +157,8 @@ class Server:
             DATABASES[self.data] = settings["database-url"]
         elif url := database_of(self.data):
             config = {**config, "server": {**settings, "database-url": url}}
+        if isinstance(tracker := config.get("tracker", {}), dict) and isinstance(tracker.get("limits", {}), dict):
+            config = {**config, "tracker": {**tracker, "limits": UNLIMITED | tracker.get("limits", {})}}
         self.file.write_text(yaml.safe_dump(config, sort_keys=False))
 
     def launch(self) -> Server:

@@ -306,7 +306,17 @@ class Ingest(Base):
         self._unwritten = 0
         if not self._is_checked and (project := arrival.project()) is not None:
             self._is_checked = True
-            await self.tracker.ingest.check(self.caller.user, project)
+            await self._check(project)
+
+    @property
+    def _anonymous_address(self) -> str | None:
+        """The address for which a new project counts; None for an account and an operator."""
+        if self.caller.user is not None or self.caller.is_operator:
+            return None
+        return self.caller.account_or_address.removeprefix("address ")
+
+    async def _check(self, project: str) -> None:
+        await self.tracker.ingest.check(self.caller.user, project, self._anonymous_address)
 
     async def post(self) -> None:
         self._is_received = True
@@ -318,7 +328,8 @@ class Ingest(Base):
         if not any(file.kind == "junit" for file in files):
             default = upload.perf_flag or (None if upload.flag else _PERF_FLAG)
             upload = evolve(upload, flag=default or upload.flag, perf_flag=default)
-        await self.tracker.ingest.check(self.caller.user, upload.project)
+        upload = evolve(upload, address=self._anonymous_address)
+        await self._check(upload.project)
         self._open_arrival()
         self._arrival = None  # its folder is removed by `run`
         arrival.discard()

@@ -325,6 +325,9 @@ class ReportLimits:
     parts: Count = 10_000
     depth: Count = 200
     output_per_case: Bytes = Size(MIB)
+    open_projects: Count0 = 200
+    open_projects_per_hour: Count0 = 20
+    """0: no limit."""
 
 
 @frozen

@@ -362,6 +362,9 @@ STEPS.append(
 """`partial_by`: who closed a run that expected more uploads, and let that count as complete. `covered_extension`: when
 coverage of the project last had files of this extension."""
 
+STEPS.append(["ALTER TABLE project ADD COLUMN created_from TEXT"])
+"""The address of the anonymous caller that created the project; null where an account did."""
+
 
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""

@@ -24,6 +24,7 @@ from models.errors import Failed, InsufficientStorage, Problem, Unavailable
 from models.storage.sqlite import is_disk_full
 from models.storage.staged_file import BadStaging
 from models.tracker.files.attachment_files import StagedFile
+from models.tracker.open_projects import Creator
 from models.tracker.reports.staging import check
 from models.tracker.reports.upload_folder import (
     LISTING,
@@ -144,16 +145,18 @@ class Ingest:
             if not path.exists():
                 self._unremoved.discard(path)
 
-    async def check(self, user: User | None, project: str) -> None:
+    async def check(self, user: User | None, project: str, address: str | None) -> None:
         """Before an upload is parsed. Raises `Unauthenticated` or `Denied` (`runs.check_post`), `Unavailable`."""
+        limits, now = self._settings.tracker.limits, self._clock.now()
+        creator = None if address is None else Creator(address, limits, now)
         if len(self._under_way) >= MAX_QUEUED_UPLOADS:
             raise Unavailable("too many uploads are waiting to be parsed")
         try:
             if reports.is_local:
-                runs.check_post(user, project)
+                runs.check_post(user, project, creator)
             else:
                 await asyncio.to_thread(
-                    reports.run_with_timeout, lambda: runs.check_post(user, project), _CHECK_SECONDS
+                    reports.run_with_timeout, lambda: runs.check_post(user, project, creator), _CHECK_SECONDS
                 )
         except peewee.PeeweeException as error:
             raise _not_stored(error) from None

@@ -12,6 +12,7 @@ import peewee
 
 from models.config.settings import Tracker
 from models.errors import Problem
+from models.tracker import open_projects
 from models.tracker.failures import clusters
 from models.tracker.files.attachments import hashes_of
 from models.tracker.runs import attempts, retention
@@ -105,3 +106,11 @@ class Retention:
                 await asyncio.sleep(_PAUSE_SECONDS)
             await self._in_store(lambda: self._attachments.remove_unused(hashes))  # noqa: B023 (awaited here)
         self._orphans = True
+
+    async def delete_open_project(self, id: int) -> bool:
+        """Deletes a project that anonymous callers created, with its runs. Returns False where it is none."""
+        for run in await self._in_store(lambda: open_projects.runs_of(id)):
+            await self.delete(run)
+        while more := await self._in_store(lambda: open_projects.delete_some(id)):
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return more is False

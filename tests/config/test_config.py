@@ -215,6 +215,8 @@ DEFAULTS: dict[str, object] = {
     "tracker.limits.parts": 10000,
     "tracker.limits.depth": 200,
     "tracker.limits.output-per-case": MIB,
+    "tracker.limits.open-projects": 200,
+    "tracker.limits.open-projects-per-hour": 20,
     "tracker.retain-days": 0,
     "tracker.retain-runs": 0,
 }

@@ -15,6 +15,7 @@ from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential, User
 from models.config.settings import Tracker, TrackerSecurity
 from models.errors import Conflict, Denied, NotFound, TooLarge, Unauthenticated
+from models.tracker import open_projects
 from models.tracker.coverage import patch
 from models.tracker.coverage.file_coverage import COUNTS as _COVERED
 from models.tracker.coverage.file_coverage import counted_twice
@@ -24,6 +25,7 @@ from models.tracker.files.attachment_files import AttachmentFolder, StagedFile
 from models.tracker.forges import owners
 from models.tracker.gate import baseline, commit_gate, quality_gate, test_drop
 from models.tracker.gate.quality_gate import Verdict
+from models.tracker.open_projects import Creator
 from models.tracker.reports.perf_points import FIGURES
 from models.tracker.runs import attempts, run_events
 from models.tracker.runs.run_events import RunUpdate
@@ -69,6 +71,8 @@ class Upload:
     """What of its parts was left out."""
     attachments: Attached | None = None
     perf_flag: str | None = None
+    address: str | None = None
+    """Where an anonymous caller is; None for an account and an operator."""
 
 
 @frozen
@@ -149,13 +153,18 @@ _AT_MOST = {
 """Queries of the maximum number of rows that an upload adds to each table."""
 
 
-def check_post(user: User | None, project: str) -> None:
+def check_post(user: User | None, project: str, creator: Creator | None = None) -> None:
     """Raises `Unauthenticated` or `Denied` where `user` may not post to the project of this name.
 
-    A PUBLIC project and one that does not exist yet need no membership.
+    A PUBLIC project and one that does not exist yet need no membership. An anonymous `creator` may create
+    a limited number of projects; beyond it, a private project is refused as a new one is.
     """
     existing = Project.get_or_none(Project.name == project)
-    if existing is None or existing.visibility == "PUBLIC" or permissions.may_write(user, existing):
+    if existing is not None and (existing.visibility == "PUBLIC" or permissions.may_write(user, existing)):
+        return
+    if creator is not None and user is None:
+        open_projects.check_creation(project, creator)
+    if existing is None:
         return
     if user is None:
         raise Unauthenticated(f"an account is needed to post to {project}")
@@ -170,7 +179,7 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
     """
     with reports.spooled(spool), reports.atomic():
         user = _user(credential, now)
-        check_post(user, upload.project)
+        check_post(user, upload.project, _creator(upload, settings, now))
         project = _project(upload, user, settings.security, now)
         run = _run(project, upload, now)
         warnings = [*_add(run, upload, now), *_store_codeowners(project, upload, user, settings, now)]
@@ -190,6 +199,10 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         verdict = commit_gate.of_run(run, project, settings.quality_gate).verdict
         update = run_events.record(run, project, verdict.passed, keep)
         return Stored(run, project, verdict, update, warnings, unused)
+
+
+def _creator(upload: Upload, settings: Tracker, now: int) -> Creator | None:
+    return None if upload.address is None else Creator(upload.address, settings.limits, now)
 
 
 def _store_codeowners(
@@ -227,7 +240,10 @@ def _project(upload: Upload, user: User | None, security: TrackerSecurity, now: 
     project: Project | None = Project.get_or_none(Project.name == upload.project)
     if project is None:
         visibility = security.default_visibility or ("PUBLIC" if security.open_mode else "PRIVATE")
-        project = Project.create(name=upload.project, repo_url=upload.repo_url, visibility=visibility, created_at=now)
+        project = Project.create(
+            name=upload.project, repo_url=upload.repo_url, visibility=visibility, created_at=now,
+            created_from=upload.address if user is None else None,
+        )  # fmt: skip
         if user is not None:
             permissions.grant(project.id, user.id, "OWNER", now)
     elif project.repo_url is None and upload.repo_url is not None:
