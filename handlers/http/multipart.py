@@ -57,21 +57,18 @@ class Parts:
         most_of_file: int | None = None,
         within: str | None = None,
         cut: Mapping[str, int] | None = None,
+        is_dropped: Callable[[str], bool] = lambda name: False,
     ) -> None:
         """`is_file` returns whether a part of this name is written to `folder`; others hold `most_kept` bytes at most.
 
+        The bytes of parts whose name `is_dropped` are not kept.
         A file whose part is in `cut` is not refused: bytes beyond that number are counted and not written.
         `within` is the name of the outer part, for `multipart/mixed`. Raises `Unsupported` for another media type,
         `Invalid` for a missing boundary.
         """
-        kind, options = parse_options_header(content_type)
-        if kind.lower() != (_FORM if within is None else _MIXED):
-            raise Unsupported("the body must be multipart/form-data")
-        boundary = options.get(b"boundary", b"")
-        if not 1 <= len(boundary) <= 70:
-            raise Invalid("the boundary of the multipart body is missing or too long")
+        boundary = _boundary(content_type, _FORM if within is None else _MIXED)
         self.all: list[Part] = []
-        self._is_file, self._folder = is_file, folder
+        self._is_file, self._is_dropped, self._folder = is_file, is_dropped, folder
         self._most_parts, self._most_kept, self._most_of_file = most_parts, most_kept, most_of_file
         self._cut = cut or {}
         self._containers = 0
@@ -177,7 +174,7 @@ class Parts:
             self._containers += 1
             self._inner._containers = self._containers
             return
-        self._is_ignored = not name
+        self._is_ignored = not name or self._is_dropped(name)
         part = Part(
             name,
             None
@@ -185,7 +182,7 @@ class Parts:
             else _text(file_name, _MAX_PATH_LENGTH if name in self._cut else _MAX_NAME_LENGTH),
             None if media_type is None else _text(media_type),
         )
-        if name and self._is_file(name):
+        if not self._is_ignored and self._is_file(name):
             handle, path = tempfile.mkstemp(dir=self._folder)
             self._writing = os.fdopen(handle, "wb")
             part.file = Path(path)
@@ -226,6 +223,16 @@ class Parts:
 
     def _end(self) -> None:
         self._ended = True
+
+
+def _boundary(content_type: str, kind: bytes) -> bytes:
+    found, options = parse_options_header(content_type)
+    if found.lower() != kind:
+        raise Unsupported("the body must be multipart/form-data")
+    boundary = options.get(b"boundary", b"")
+    if not 1 <= len(boundary) <= 70:
+        raise Invalid("the boundary of the multipart body is missing or too long")
+    return boundary
 
 
 def _is_mixed(media_type: bytes) -> bool:

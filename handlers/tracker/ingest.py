@@ -107,6 +107,7 @@ class Arrival:
             folder,
             most_parts=limits.parts,
             most_of_file=limits.file,
+            is_dropped=lambda name: name not in _KNOWN_PARTS,
             cut=_CUT | {"attachment": attachments.file if attachments.enabled else 0},
         )
 

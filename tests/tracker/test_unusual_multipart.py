@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from conftest import Answer, Server, wait_for
 from http_checks import running_server
-from uploads import BOUNDARY, body, incoming_files, junit, part, post, send
+from uploads import BOUNDARY, FORM, body, incoming_files, junit, part, post, send
+
+from handlers.tracker.ingest import Arrival
+from models.config.settings import Attachments, ReportLimits
 
 PROJECT = part("project", "odd")
 JUNIT = part("junit", junit(passed=1), "a.xml")
@@ -102,3 +105,11 @@ def test_curl_sends_several_files_in_one_part(server: Server, tmp_path: Path) ->
     command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-F", "project=odd", "-F", "junit=@a.xml,b.xml"]
     done = subprocess.run([*command, url], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "201"
+
+
+def test_the_bytes_of_unknown_parts_are_not_written(tmp_path: Path) -> None:
+    folder = tmp_path / "upload"
+    arrival = Arrival(FORM, folder, ReportLimits(), Attachments())
+    arrival.take(JUNIT + part("note", "x" * 5000, "b") + part("more", "y"), is_end=False)
+    assert len(list(folder.iterdir())) == 1
+    arrival.discard()
