@@ -31,8 +31,12 @@ _ACCEPT_RETRY_SECONDS = 1.0
 _MAX_ACCEPTS_PER_EVENT = 4
 _BACKLOG = 1024
 _TRIM_BYTES = 2 * 1024 * 1024
+_TRIM_RECEIVED_BYTES = 8 * 1024 * 1024
+"""Requests one after the other leave gaps in the memory."""
 _TRIM_DELAY_SECONDS = 1.0
 """The buffers are freed shortly after their connections close."""
+_TRIM_AGAIN_SECONDS = 5.0
+"""On a busy machine some are freed later."""
 _REQUEST_BYTES = 16 * 1024
 """What a request needs beside its bytes, roughly."""
 _TLS_HANDSHAKE = b"\x16"
@@ -61,6 +65,8 @@ class UnfinishedRequests:
         self._limit = limit
         self._total = 0
         self._peak = 0
+        self._received = 0
+        """Bytes since memory was returned to the system."""
         self._trim: asyncio.TimerHandle | None = None
         self._held: dict[Connection, int] = {}
         """By connection, the one whose request began first at the front."""
@@ -70,6 +76,7 @@ class UnfinishedRequests:
         self._held[connection] = self._held.get(connection, 0) + size
         self._total += size
         self._peak = max(self._peak, self._weight)
+        self._received += size
         while self._total > self._limit:
             oldest = next(iter(self._held))
             self.remove(oldest)
@@ -99,12 +106,15 @@ class UnfinishedRequests:
     def remove(self, connection: Connection) -> None:
         """The request is complete, or its connection closed."""
         self._total -= self._held.pop(connection, 0)
-        if self._trim is None and self._peak >= _TRIM_BYTES and self._weight < self._peak // 16:
+        has_fallen = self._peak >= _TRIM_BYTES and self._weight < self._peak // 16
+        if self._trim is None and (has_fallen or self._received >= _TRIM_RECEIVED_BYTES):
             self._trim = asyncio.get_running_loop().call_later(_TRIM_DELAY_SECONDS, self._start_trim)
 
     def _start_trim(self) -> None:
-        self._peak, self._trim = self._weight, None
-        asyncio.get_running_loop().run_in_executor(None, trim_memory)
+        self._peak, self._received, self._trim = self._weight, 0, None
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, trim_memory)
+        loop.call_later(_TRIM_AGAIN_SECONDS, lambda: loop.run_in_executor(None, trim_memory))
 
 
 def trim_memory() -> None:
