@@ -124,7 +124,7 @@ def test_a_job_in_one_c_call_is_killed_at_once(how: str, tmp_path: Path) -> None
         )
         await until(lambda: started.exists() and started.read_text())
         pid = int(started.read_text())
-        begun = time.monotonic()
+        begun = time.monotonic()  # after the job has begun: a deadline comes within its 3 s
         if how == "client":
             task.cancel()
         elif how == "close":
@@ -136,7 +136,7 @@ def test_a_job_in_one_c_call_is_killed_at_once(how: str, tmp_path: Path) -> None
         return time.monotonic() - begun
 
     took = with_pool(work)
-    assert how == "deadline" or took < KILL_SECONDS
+    assert took < KILL_SECONDS + (3 if how == "deadline" else 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])

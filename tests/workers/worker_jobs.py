@@ -6,10 +6,15 @@ import contextlib
 import os
 import re
 import resource
+import signal
 import socket
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 from models.errors import Conflict, Invalid
+from models.tracker.reports.upload_folder import ROWS
+from models.tracker.reports.upload_reading import read_upload
 
 
 def add(a: int, b: int) -> int:
@@ -77,3 +82,45 @@ def surroundings() -> dict[str, object]:
         "no_new_privs": "NoNewPrivs:\t1" in Path("/proc/self/status").read_text(),
         "connect": reached,
     }
+
+
+def read_and_change(statement: str, folder: str, options: dict[str, Any]) -> dict[str, list[str]]:
+    """Reads an upload, then changes its staging database."""
+    answer = read_upload(folder, options)
+    with contextlib.closing(sqlite3.connect(Path(folder) / ROWS)) as rows:
+        rows.executescript(statement)
+    return answer
+
+
+def read_with_view(folder: str, options: dict[str, Any]) -> dict[str, list[str]]:
+    return read_and_change("DROP TABLE cases; CREATE VIEW cases AS SELECT 1 AS id", folder, options)
+
+
+def read_with_trigger(folder: str, options: dict[str, Any]) -> dict[str, list[str]]:
+    return read_and_change("CREATE TRIGGER t AFTER INSERT ON cases BEGIN DELETE FROM files; END", folder, options)
+
+
+def read_and_write_garbage(folder: str, options: dict[str, Any]) -> dict[str, list[str]]:
+    answer = read_upload(folder, options)
+    (Path(folder) / ROWS).write_bytes(b"garbage" * 10_000)
+    return answer
+
+
+def read_and_answer_much(folder: str, options: dict[str, Any]) -> dict[str, list[str]]:
+    return read_upload(folder, options) | {"warnings": ["x" * 100_000]}
+
+
+def read_and_answer_garbage(folder: str, options: dict[str, Any]) -> dict[str, object]:
+    return dict(read_upload(folder, options)) | {"warnings": [{"not": "a text"}], "more": 1}
+
+
+def read_and_die(folder: str, options: dict[str, Any]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read_and_stop(folder: str, options: dict[str, Any]) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def read_and_waste(folder: str, options: dict[str, Any]) -> int:
+    return len(b"x" * 600_000_000)
