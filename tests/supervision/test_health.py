@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Serve, free_port, is_alive, wait_for
+from conftest import Serve, free_port, is_alive, launcher_of, wait_for
 
 from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, Seconds, TcpProbe
 from supervisor.children.child import Children, Launch
@@ -319,5 +319,5 @@ def test_probes_end_with_the_process(serve: Serve) -> None:
         children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
         return [int(pid) for pid in children if is_alive(int(pid))]
 
-    wait_for(lambda: not remaining())
+    wait_for(lambda: remaining() == [launcher_of(server.pid)])
     assert (server.folder / "probes").read_text() == "\n"
