@@ -44,6 +44,7 @@ from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owne
 from handlers.server import system
 from handlers.supervision import (
     events,
+    log_reads,
     process_metrics,
     process_table,
     processes,
@@ -102,6 +103,7 @@ SUPERVISION = Service(
     "/supervision",
     [
         *processes.routes,
+        *log_reads.routes,
         *selection.routes,
         *events.routes,
         *system.routes,

@@ -133,6 +133,13 @@ class OperationHandler(Base):
 
     operations: ClassVar[Mapping[str, Operation]]
     """By method."""
+    on_leave: Callable[[], object] | None = None
+    """Called when the client closes the connection: what an operation sets to end its work."""
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        if self.on_leave is not None:
+            self.on_leave()
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:

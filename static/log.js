@@ -1,70 +1,20 @@
 // The log viewer: a ring of lines in memory, of which only those in view are in the page.
 import { parts, plain } from "./ansi.js";
+import { placeOf, linesBefore, searchBefore } from "./log_history.js";
 import { subscribe } from "./live.js";
+import { EARLIER_LINES, Ring, levelOf, linesOf } from "./log_lines.js";
 import { toast } from "./toast.js";
 
-const MAX_LINES = 50000;
-const MAX_CHARACTERS = 16 * 1024 * 1024;
 const FIRST_LINES = 500;
 const MAX_NODES = 200;
 const MARGIN_LINES = 20;
 const WRAPPED_LINES = 500;
 const BATCH_LINES = 5000;
 const SEARCH_LIMIT_MS = 1000;
-const LEVELS = ["error", "warn", "info", "debug"];
-const bytesOf = (text) => new TextEncoder().encode(text);
-const WORDS = { emerg: 0, alert: 0, crit: 0, critical: 0, fatal: 0, panic: 0, error: 0, err: 0, severe: 0, warning: 1, warn: 1, notice: 2, info: 2, debug: 3, trace: 3 };
-const LEVEL_WORD = /(?:\blevel["']?\s*[=:]\s*["']?|^\W{0,40}|\s|\[)(emerg|alert|crit(?:ical)?|fatal|panic|err(?:or)?|severe|warn(?:ing)?|notice|info|debug|trace)\b/i;
-const SYSLOG = /^<([0-7])>/;
-
-// The level of a line, 0 (error) to 3 (debug); -1 for none.
-export function levelOf(text) {
-  const priority = SYSLOG.exec(text);
-  if (priority) return [0, 0, 0, 0, 1, 2, 2, 3][priority[1]];
-  const word = LEVEL_WORD.exec(text.slice(0, 300));
-  return word ? WORDS[word[1].toLowerCase()] : -1;
-}
-
-export class Ring {
-  lines = []; // { raw, text, level, at, isNote }: `at` is the offset in the file; a note is no line of the log
-  first = 0; // the number of the first line kept
-  start = 0; // its index in `lines`
-  characters = 0;
-  notes = 0;
-
-  get end() { return this.first + this.lines.length - this.start; }
-
-  at(number) { return this.lines[this.start + number - this.first]; }
-
-  push(raw, at = -1, isNote = false) {
-    const text = plain(raw);
-    const level = isNote ? -1 : levelOf(text);
-    this.notes += isNote;
-    const before = this.end > this.first ? this.at(this.end - 1).level : -1;
-    this.lines.push({ raw, text, level: level < 0 ? before : level, at, isNote });
-    this.characters += raw.length;
-    while (this.end - this.first > MAX_LINES || this.characters > MAX_CHARACTERS) {
-      this.characters -= this.lines[this.start].raw.length;
-      this.notes -= this.lines[this.start].isNote;
-      this.lines[this.start] = undefined;
-      this.start++;
-      this.first++;
-    }
-    if (this.start > MAX_LINES) { this.lines.splice(0, this.start); this.start = 0; }
-  }
-
-  clear() { this.first = this.end; this.lines = []; this.start = this.characters = this.notes = 0; }
-
-  // The number of the line that holds an offset; -1 where it is not kept.
-  find(offset) {
-    let found = -1;
-    for (let number = this.first; number < this.end; number++) {
-      const { at, isNote } = this.at(number);
-      if (!isNote && at >= 0 && at <= offset && (found < 0 || at >= this.at(found).at)) found = number;
-    }
-    return found;
-  }
-}
+const TYPING_MS = 250;
+const MARKED_CHARACTERS = 2000;
+const FOUND = -1e9; // the number of the first of the lines that the server has found
+const LEVELS = ["error", "warning", "info"];
 
 class Viewer {
   #box; #spacer; #rows; #count; #search; #level; #pause; #wrap; #ring = new Ring();
@@ -85,7 +35,13 @@ class Viewer {
   #frame = 0;
   #lineHeight = 18;
   #leave = null;
-  #current = -1; // the match that "next" and "previous" have selected
+  #current = NaN; // the line that "next" and "previous" have selected
+  #earlier = []; // matching lines before those in memory, as the server has found them
+  #earlierCounts = null; // { lines, matches } of the part before those in memory
+  #earlierSearch = null; // its AbortController
+  #typing = 0;
+  #unread = null; // the line before which nothing can be read
+  #isLoading = false; // earlier lines
   #frozenEnd = null; // while paused, lines from this number on are not shown
 
   constructor(box) {
@@ -137,46 +93,77 @@ class Viewer {
     } else if (this.#isWaiting) return;
     this.#cursor = chunk.cursor;
     if (chunk.dropped) this.#add(`… ${chunk.dropped.toLocaleString("en")} lines not shown …`, -1, true);
-    this.#addLines(chunk);
+    const place = placeOf(chunk.cursor);
+    for (const [line, at, isNote] of linesOf(chunk)) this.#add(line, at, isNote, place);
     if (this.#wantedAt >= 0) this.#goTo(this.#wantedAt);
     this.#renderSoon();
   }
 
-  // Adds the lines of a chunk with their offsets, and between them the starts and exits of the process.
-  #addLines({ from, to, text, marks, lengths }) {
-    const lines = text ? text.split("\n") : [];
-    if (text.endsWith("\n")) lines.pop();
-    const isAscii = text.length === to - from;
-    const due = [...marks];
-    let at = from;
-    lines.forEach((line, index) => {
-      const length = lengths ? lengths[index] : (isAscii ? line.length : bytesOf(line).length) + 1;
-      while (due.length && due[0].at <= at) this.#addNote(due.shift());
-      let [start, rest] = [at, line];
-      while (due.length && due[0].at < at + length - 1) { // within a line that has no end
-        const [bytes, mark] = [bytesOf(rest), due.shift()];
-        const decoder = new TextDecoder();
-        if (mark.at > start) this.#addLine(decoder.decode(bytes.slice(0, mark.at - start)), start);
-        this.#addNote(mark);
-        rest = decoder.decode(bytes.slice(mark.at - start));
-        start = mark.at;
-      }
-      this.#addLine(rest, start);
-      at += length;
-    });
-    for (const mark of due) this.#addNote(mark);
-  }
-
-  #addLine(line, at) { this.#add(line.replaceAll("\r", ""), at, false); }
-
-  #addNote({ kind, pid, exitCode, at }) {
-    const detail = kind === "started" ? (pid ? `, pid ${pid}` : "") : exitCode === null ? "" : `, code ${exitCode}`;
-    this.#add(kind + detail, at, true);
-  }
-
-  #add(line, at, isNote) {
-    this.#ring.push(line, at, isNote);
+  #add(line, at, isNote, place) {
+    this.#ring.push(line, at, isNote, place);
     if (!this.#following && !isNote) this.#newLines++;
+  }
+
+  // Lines are loaded before the first one when it comes near.
+  async #loadEarlier() {
+    const line = this.#ring.firstLine;
+    if (this.#isLoading || this.#isWaiting || this.#matches || this.#wrap.checked || !line?.at || line === this.#unread || this.#ring.isFull) return;
+    this.#isLoading = true;
+    try {
+      const chunk = await linesBefore(this.#box.dataset.topic, line, EARLIER_LINES);
+      if (line !== this.#ring.firstLine) return; // the log was read anew
+      const before = this.#ring.first;
+      this.#ring.unshift(linesOf(chunk), line.place);
+      const top = this.#box.scrollTop + (before - this.#ring.first) * this.#lineHeight;
+      this.#setHeight(this.#total);
+      if (!this.#following) this.#box.scrollTop = top;
+      this.#renderSoon();
+    } catch (error) {
+      this.#unread = line; // it is not tried again
+      toast(error.message, "bad", "log");
+    } finally {
+      this.#isLoading = false;
+    }
+  }
+
+  // Searches what the file has before the lines in memory.
+  async #searchEarlier() {
+    const [line, id] = [this.#ring.firstLine, this.#filterId];
+    if (!this.#matches || this.#problem || !line?.at || id !== this.#filterId) return;
+    this.#earlierSearch = new AbortController();
+    const level = LEVELS[this.#level.value] ?? "all";
+    const wanted = { q: this.#search.value, level, ...(this.#expression.checked && { regex: "true" }) };
+    try {
+      const { lines, matches, found } = await searchBefore(this.#box.dataset.topic, line, wanted, this.#earlierSearch.signal);
+      if (id !== this.#filterId) return;
+      this.#earlierCounts = { lines, matches };
+      this.#earlier = found.map(({ at, text }) => ({ raw: text, text: plain(text), level: levelOf(text), at, isNote: false, place: line.place }));
+      this.#reset();
+    } catch (error) {
+      if (id === this.#filterId && error.name !== "AbortError") { this.#problem = error.message; this.#renderSoon(); }
+    }
+  }
+
+  #line(number) { return number < FOUND / 2 ? this.#earlier[number - FOUND] : this.#ring.at(number); }
+
+  // How many lines are shown, and the number of each of them.
+  get #total() { return this.#matches ? this.#earlier.length + this.#matches.length : Math.max(0, this.#limit - this.#ring.first); }
+
+  #numberAt(index) {
+    if (!this.#matches) return this.#ring.first + index;
+    return index < this.#earlier.length ? FOUND + index : this.#matches[index - this.#earlier.length];
+  }
+
+  #indexOf(number) {
+    if (!this.#matches) return number - this.#ring.first;
+    if (number < FOUND / 2) return number - FOUND;
+    const index = this.#matches.indexOf(number);
+    return index < 0 ? -1 : index + this.#earlier.length;
+  }
+
+  #setHeight(total) {
+    if (!this.#wrap.checked) this.#spacer.style.setProperty("height", `${total * this.#lineHeight}px`);
+    else this.#spacer.style.removeProperty("height");
   }
 
   #clear() {
@@ -194,10 +181,15 @@ class Viewer {
 
   #filter() {
     const isActive = this.#search.value || this.#level.value;
+    const chosen = !isActive && this.#current < FOUND / 2 ? this.#line(this.#current) : null;
     this.#matches = isActive ? [] : null;
+    this.#earlierSearch?.abort();
+    [this.#earlier, this.#earlierCounts] = [[], null];
+    clearTimeout(this.#typing);
+    if (isActive) this.#typing = setTimeout(() => this.#searchEarlier(), TYPING_MS);
     this.#ranges.clear();
     this.#checked = this.#ring.first;
-    this.#current = -1;
+    this.#current = NaN;
     this.#count.ariaLive = "polite";
     this.#filterId++;
     this.#problem = "";
@@ -206,6 +198,7 @@ class Viewer {
     }
     this.#search.setAttribute("aria-invalid", this.#problem ? "true" : "false");
     this.#reset();
+    if (chosen) this.#open(chosen.at); // in its place among the other lines
   }
 
   #hasLevel(line) {
@@ -258,6 +251,7 @@ class Viewer {
     const atEnd = this.#box.scrollTop + this.#box.clientHeight >= this.#box.scrollHeight - this.#lineHeight;
     this.#following = atEnd;
     if (atEnd) this.#newLines = 0;
+    if (this.#box.scrollTop < MARGIN_LINES * this.#lineHeight) this.#loadEarlier();
     this.#renderSoon();
   }
 
@@ -265,17 +259,15 @@ class Viewer {
 
   #render() {
     if (this.#matches) this.#extendMatches();
-    const total = this.#matches ? this.#matches.length : Math.max(0, this.#limit - this.#ring.first);
-    const numberAt = (index) => (this.#matches ? this.#matches[index] : this.#ring.first + index);
+    const total = this.#total;
     const isWrapped = this.#wrap.checked;
-    if (!isWrapped) this.#spacer.style.setProperty("height", `${total * this.#lineHeight}px`);
-    else this.#spacer.style.removeProperty("height");
+    this.#setHeight(total);
     if (this.#following && !isWrapped) this.#box.scrollTop = this.#box.scrollHeight;
     const inView = Math.ceil(this.#box.clientHeight / this.#lineHeight);
     const from = isWrapped ? Math.max(0, total - WRAPPED_LINES) : Math.max(0, Math.min(Math.floor(this.#box.scrollTop / this.#lineHeight) - MARGIN_LINES, total - inView));
     const to = isWrapped ? total : Math.min(total, from + Math.min(MAX_NODES, inView + 2 * MARGIN_LINES));
     const wanted = new Set();
-    for (let index = from; index < to; index++) wanted.add(numberAt(index));
+    for (let index = from; index < to; index++) wanted.add(this.#numberAt(index));
     for (const [number, node] of this.#nodes) if (!wanted.has(number)) { node.remove(); this.#nodes.delete(number); }
     let place = this.#rows.firstChild;
     for (const number of wanted) {
@@ -292,9 +284,18 @@ class Viewer {
 
   #showCount(total) {
     const all = this.#ring.end - this.#ring.first - this.#ring.notes;
-    const lines = (count) => `${count.toLocaleString("en")} ${count === 1 ? "line" : "lines"}`;
+    const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
+    const hasEarlier = Boolean(this.#ring.firstLine?.at);
     const notes = this.#matches && !this.#search.value ? this.#ring.notes : 0;
-    const text = this.#problem || (this.#matches ? `${Math.max(0, total - notes).toLocaleString("en")} of ${lines(all)}` : all ? lines(all) : "no lines yet");
+    let text = all ? count(all, "line") : "no lines yet";
+    if (this.#problem) text = this.#problem;
+    else if (this.#matches) {
+      const { lines, matches } = this.#earlierCounts ?? { lines: 0, matches: 0 };
+      const found = Math.max(0, this.#matches.length - notes) + matches;
+      text = `${found.toLocaleString("en")} of ${count(all + lines, "line")}`;
+      if (hasEarlier && !this.#earlierCounts) text += ", searching the rest of the file";
+      else if (matches > this.#earlier.length) text += `, the newest ${total.toLocaleString("en")} shown`;
+    } else if (hasEarlier) text += this.#ring.isFull ? ", a search finds earlier ones" : ", earlier ones load at the top";
     if (this.#count.textContent !== text) this.#count.textContent = text;
     const button = document.getElementById("log-new");
     button.hidden = this.#following || !this.#newLines;
@@ -302,14 +303,22 @@ class Viewer {
   }
 
   #lineNode(number) {
-    const line = this.#ring.at(number);
+    const line = this.#line(number);
     const node = document.createElement("div");
     node.className = `line${line.isNote ? " note-line" : line.level === 0 ? " error" : line.level === 1 ? " warning" : ""}${number === this.#current ? " current" : ""}`;
-    const ranges = this.#ranges.get(number) || [];
+    const ranges = this.#ranges.get(number) || (number < FOUND / 2 ? this.#rangesIn(line.text) : []);
     let offset = 0;
     for (const [text, classes] of parts(line.raw)) { this.#append(node, text, classes, ranges, offset); offset += text.length; }
     if (!node.firstChild) node.append("\u200b");
     return node;
+  }
+
+  // What a search has found in a line that the server has sent.
+  #rangesIn(text) {
+    const source = this.#search.value;
+    if (!source || this.#problem) return [];
+    const pattern = new RegExp(this.#expression.checked ? source : source.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "gi");
+    return [...text.slice(0, MARKED_CHARACTERS).matchAll(pattern)].filter((match) => match[0]).map((match) => [match.index, match.index + match[0].length]);
   }
 
   // Appends a part of a line that begins at `offset` of it, with the matches highlighted.
@@ -329,19 +338,19 @@ class Viewer {
   }
 
   #step(direction) {
-    if (!this.#matches?.length) return;
-    const at = this.#matches.indexOf(this.#current);
-    const next = at < 0 ? (direction > 0 ? 0 : this.#matches.length - 1) : (at + direction + this.#matches.length) % this.#matches.length;
-    this.#select(this.#matches[next]);
+    const total = this.#matches ? this.#total : 0;
+    if (!total) return;
+    const at = this.#indexOf(this.#current);
+    const next = at < 0 ? (direction > 0 ? 0 : total - 1) : (at + direction + total) % total;
+    this.#select(this.#numberAt(next));
   }
 
   // Shows a line in the middle of the view and marks it.
   #select(number) {
-    const index = this.#matches ? this.#matches.indexOf(number) : number - this.#ring.first;
     this.#current = number;
     this.#following = false;
-    this.#spacer.style.setProperty("height", `${(this.#matches?.length ?? this.#ring.end - this.#ring.first) * this.#lineHeight}px`);
-    this.#box.scrollTop = Math.max(0, index * this.#lineHeight - this.#box.clientHeight / 2);
+    this.#setHeight(this.#total);
+    this.#box.scrollTop = Math.max(0, this.#indexOf(number) * this.#lineHeight - this.#box.clientHeight / 2);
     this.#link.disabled = false;
     this.#reset();
   }
@@ -356,7 +365,7 @@ class Viewer {
   }
 
   #copyLink() {
-    const line = this.#current >= this.#ring.first ? this.#ring.at(this.#current) : null;
+    const line = this.#current < FOUND / 2 || this.#current >= this.#ring.first ? this.#line(this.#current) : null;
     if (!line || line.at < 0) return;
     const address = new URL(location.href);
     address.searchParams.set("log", this.#box.dataset.topic.split("/").at(-1));
@@ -370,7 +379,12 @@ class Viewer {
 
   #openLink() {
     const offset = this.#linkedOffset();
-    if (offset < 0 || this.#goTo(offset)) return;
+    if (offset >= 0) this.#open(offset);
+  }
+
+  // Shows the line at an offset; the log is read anew where it is not kept.
+  #open(offset) {
+    if (this.#goTo(offset)) return;
     this.#wantedAt = offset;
     this.#cursor = "";
     this.#connect();
@@ -379,7 +393,7 @@ class Viewer {
   // Shows the line that holds an offset; false where it is not kept.
   #goTo(offset) {
     const number = this.#ring.find(offset);
-    if (number < 0) return false;
+    if (number === null) return false;
     this.#wantedAt = -1;
     this.#search.value = this.#level.value = "";
     this.#filter();
@@ -388,11 +402,7 @@ class Viewer {
     return true;
   }
 
-  #shownText() {
-    const numbers = this.#matches ?? Array.from({ length: this.#limit - this.#ring.first }, (_, index) => this.#ring.first + index);
-    return numbers.map((number) => this.#ring.at(number).text).join("\n");
-  }
+  #shownText() { return Array.from({ length: this.#total }, (_, index) => this.#line(this.#numberAt(index)).text).join("\n"); }
 }
 
-export { LEVELS };
 for (const box of document.querySelectorAll("[data-topic]")) new Viewer(box);

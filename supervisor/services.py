@@ -35,6 +35,7 @@ from supervisor.maintenance import INTERVAL_SECONDS, Maintenance
 from supervisor.outbound.service import Outbound
 from supervisor.processes.fleet import Reload
 from supervisor.processes.history import History, OwnHistory
+from supervisor.processes.logs.log_search import LogSearch
 from supervisor.processes.service import Supervision
 from supervisor.processes.usage import MemoryLimits
 from supervisor.pubsub import PubSub
@@ -150,6 +151,7 @@ class Services:
         self.supervision = supervision = Supervision(settings, clock, instance, records, history, publish)
         context = supervision.context
         upload_pool = WorkerPool(settings.server.workers, context.children, instance, os.environ, MAX_QUEUED_UPLOADS)
+        self.log_search = LogSearch(supervision.process_logs, upload_pool)
         self.disk = DiskSpace(self.data_dir, settings.server.storage.min_free)
         self.disk.measure()
         self.tracker = Tracker(settings, clock, runs, self.sharing, upload_pool, self.disk)

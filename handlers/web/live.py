@@ -233,8 +233,7 @@ def _log_facts(chunk: Chunk) -> dict[str, object]:
     facts: dict[str, object] = {"from": chunk.first, "to": chunk.end, "dropped": chunk.dropped, "text": text}
     facts |= {"cursor": str(chunk.cursor), "marks": marks}
     if chunk.carried or "\ufffd" in text:
-        first, *rest = [len(line) + 1 for line in chunk.text.removesuffix(b"\n").split(b"\n")]
-        facts["lengths"] = [first - chunk.carried, *rest]
+        facts["lengths"] = chunk.line_lengths()
     if chunk.is_beginning:
         facts |= {"beginning": True, "after": str(chunk.after) if chunk.after else None}
     return facts

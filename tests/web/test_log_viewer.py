@@ -89,13 +89,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("viewer")
     (folder / "words.log").write_text("".join(f"{line}\n" for line in LINES))
     (folder / "many.log").write_text("".join(f"line {number}\n" for number in range(3000)))
+    (folder / "early.log").write_text("".join(f"line {number}\n" for number in range(1782)))
     (folder / "plain.log.2").write_text("oldest\n")
     (folder / "plain.log.1").write_text("older\n")
     plain = [*(f"ünder {number}" for number in range(3000)), "x" * 60, "last (one)"]
     (folder / "plain.log").write_text("".join(f"{line}\n" for line in plain))
     processes: dict[str, dict[str, Any]] = {
         name: {"command": "sleep 1000", "stdout-logfile": str(folder / f"{name}.log")}
-        for name in ("words", "many", "plain")
+        for name in ("words", "many", "plain", "early")
     }
     processes["brief"] = {
         "command": ["sh", "-c", "echo begun; printf 'no end'; exit 3"],
@@ -193,12 +194,40 @@ def test_matches_are_highlighted_and_visited(server: Server, chromium: Browser) 
         page.goto("/processes/many")
         page.locator("#log-count", has_text="500 lines").wait_for()
         page.get_by_label("Search").fill("LINE 27")
-        page.locator("#log-count", has_text="100 of 500").wait_for()
+        page.locator("#log-count", has_text="111 of 3,000 lines").wait_for()
         assert page.locator(".log mark").first.inner_text() == "line 27"
         page.get_by_role("button", name="Next").click()
-        assert page.locator(".log .current").inner_text() == "line 2700"
+        assert page.locator(".log .current").inner_text() == "line 27"
         page.get_by_role("button", name="Previous").click()
         assert page.locator(".log .current").inner_text() == "line 2799"
+
+
+def test_earlier_lines_load_at_the_top_until_the_first(server: Server, chromium: Browser) -> None:
+    with chromium.page(url_of(server)) as page:
+        page.goto("/processes/early")
+        page.locator("#log-count", has_text="500 lines, earlier ones load at the top").wait_for()
+        for count in ("1,500 lines", "1,782 lines"):
+            page.locator(".log").evaluate("box => { box.scrollTop = 0; }")
+            page.locator("#log-count", has_text=count).wait_for()
+        assert page.locator("#log-count").inner_text() == "1,782 lines"
+        page.locator(".log").evaluate("box => { box.scrollTop = 0; }")
+        page.locator(".log .line", has_text=re.compile(r"^line 0$")).wait_for()
+        page.evaluate("navigator.clipboard.writeText = (text) => { window.copied = text; }")
+        page.get_by_role("button", name="Copy", exact=True).click()
+        assert page.evaluate("copied").splitlines() == [f"line {number}" for number in range(1782)]
+
+
+def test_a_line_that_the_server_found_is_shown_among_its_neighbours(server: Server, chromium: Browser) -> None:
+    with chromium.page(url_of(server)) as page:
+        page.goto("/processes/early")
+        page.locator("#log-count", has_text="500 lines").wait_for()
+        page.get_by_label("Search").fill("line 100")
+        page.locator("#log-count", has_text="11 of 1,782 lines").wait_for()
+        page.get_by_role("button", name="Next").click()
+        assert page.locator(".log .current").inner_text() == "line 100"
+        page.get_by_label("Search").fill("")
+        page.locator(".log .line", has_text=re.compile(r"^line 101$")).wait_for()
+        assert page.locator(".log .current").inner_text() == "line 100"
 
 
 def test_many_lines_need_few_nodes_and_the_buffer_is_bounded(server: Server, chromium: Browser) -> None:
@@ -220,8 +249,8 @@ def test_scrolled_up_the_view_stays_and_counts_the_new_lines(server: Server, chr
     with chromium.page(url_of(server)) as page:
         page.goto("/processes/many")
         page.locator("#log-count", has_text="500 lines").wait_for()
-        page.locator(".log").evaluate("box => { box.scrollTop = 0; }")
-        wait_for(lambda: page.locator(".log").evaluate("box => box.scrollTop") == 0)
+        page.locator(".log").evaluate("box => { box.scrollTop = 3600; }")
+        wait_for(lambda: page.locator(".log").evaluate("box => box.scrollTop") == 3600)
         page.wait_for_function("document.querySelector('.log .line').textContent.startsWith('line')")
         before = page.locator(".log .line").first.inner_text()
         with log.open("a") as file:
@@ -270,18 +299,18 @@ def test_a_search_by_text_or_a_regular_expression_with_a_time_limit(server: Serv
         search, count = page.get_by_label("Search"), page.locator("#log-count")
         page.locator("#log-count", has_text="500 lines").wait_for()
         search.fill("(ONE)")
-        page.locator("#log-count", has_text="1 of 500 lines").wait_for()
+        page.locator("#log-count", has_text="1 of 3,002 lines").wait_for()
         assert page.locator(".log mark").all_inner_texts() == ["(one)"]
         page.get_by_label("Regular expression").check()
         search.fill("r 26[0-4]\\d$|^last")
-        page.locator("#log-count", has_text="51 of 500 lines").wait_for()
+        page.locator("#log-count", has_text="51 of 3,002 lines").wait_for()
         assert page.locator(".log mark").last.inner_text() == "last"
         search.fill("(")
         page.locator("#log-count", has_text="Invalid regular expression").wait_for()
         search.fill("(x+x+)+y")
         page.locator("#log-count", has_text="takes longer than 1 s").wait_for()
         search.fill("last")
-        page.locator("#log-count", has_text="1 of 500 lines").wait_for()
+        page.locator("#log-count", has_text="1 of 3,002 lines").wait_for()
         assert count.get_attribute("aria-live") == "polite"
 
 

@@ -43,11 +43,11 @@ class Cursor:
         return f"{self.run_id}.{self.rotation}.{self.offset}.{self.inode}"
 
 
-def read_cursor(text: str) -> Cursor:
-    """Raises `Invalid`."""
+def read_cursor(text: str, name: str = "after") -> Cursor:
+    """Raises `Invalid`, which names the input."""
     match = _CURSOR.fullmatch(text)
     if match is None:
-        raise Invalid("after is not the cursor of a log")
+        raise Invalid(f"{name} is not the cursor of a log")
     return Cursor(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
@@ -77,6 +77,11 @@ class Chunk:
     """The cursor that this reader has named, where the chunk goes on there."""
     cursor: Cursor | None = None
     """The place after it."""
+
+    def line_lengths(self) -> list[int]:
+        """The bytes that each line has in this file, with its end."""
+        first, *rest = [len(line) + 1 for line in self.text.removesuffix(b"\n").split(b"\n")]
+        return [first - self.carried, *rest]
 
 
 @define

@@ -1,0 +1,161 @@
+"""Reads a log file backwards from a place, and searches it in a worker process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from models.errors import Failed, NotFound
+from models.supervision import log_search
+from models.supervision.log_marks import LogMark
+from supervisor.processes.logs.access import readable
+from supervisor.processes.logs.files import LogFile, Position, backup
+from supervisor.processes.logs.follower import MAX_CHUNK_BYTES, Chunk, Cursor
+from supervisor.processes.logs.process_logs import ProcessLogs
+from supervisor.workers.pool import WorkerPool
+from supervisor.workers.process import Job
+
+_MAX_CPU_SECONDS = 5
+_MAX_SECONDS = 30.0
+_MAX_LINE_BYTES = 4096
+_MAX_TEXT_BYTES = 512 * 1024
+
+
+@frozen
+class FoundLine:
+    """A line that matches, its end cut off where it is longer than 4 KiB."""
+
+    at: int
+    text: str
+
+
+@frozen
+class Findings:
+    """`lines` and `matches` count those of the searched part; `found` are the newest matches, in order."""
+
+    lines: int
+    matches: int
+    found: Sequence[FoundLine]
+
+
+class LogSearch:
+    """Reads and searches the log files of all processes."""
+
+    def __init__(self, logs: ProcessLogs, pool: WorkerPool) -> None:
+        self._logs = logs
+        self._pool = pool
+
+    async def before(self, file: LogFile, cursor: Cursor | None, lines: int) -> Chunk:
+        """The last lines before a place, at most 256 KiB; its own cursor is that of its beginning.
+
+        Raises `NotFound` where that content has been rotated away.
+        """
+        if cursor is None:
+            cursor = await self._end(file)
+        place, _ = self._place(file, cursor)
+        files = self._logs.files
+        start = max(0, place.at - MAX_CHUNK_BYTES)
+        text = await files.between(file.path, place.rotations, start, place.at)
+        if len(text) < place.at - start:
+            raise _rotated_away()
+        if start:
+            text = text[text.find(b"\n") + 1 :]
+        text = _last_lines(text, lines)
+        start = place.at - len(text)
+        marks = tuple(mark for mark in await self._marks(file, place) if start <= mark.position < place.at)
+        return Chunk(start, place.at, text, marks=marks, cursor=evolve(cursor, offset=start))
+
+    async def search(
+        self, file: LogFile, text: str, is_expression: bool, level: int, before: Cursor | None, caller: str
+    ) -> Findings:
+        """Searches a file, or its part before a place. Raises `NotFound`, `Failed`, and as `WorkerPool.run`."""
+        path, end = file.path, None
+        if before is not None:
+            place, path = self._place(file, before)
+            end = place.at
+        try:
+            descriptor = await asyncio.to_thread(readable, path)
+        except FileNotFoundError:
+            return Findings(0, 0, ())
+        except OSError as error:
+            raise Failed(f"{path} cannot be read: {error.strerror}") from None
+        try:
+            size = os.fstat(descriptor).st_size
+            opened = f"/proc/{os.getpid()}/fd/{descriptor}"  # the worker opens no path that others may change
+            end = size if end is None else min(end, size)
+            answer = await self._pool.run(_job(opened, end, text, is_expression, level), caller)
+            return await asyncio.to_thread(_findings, descriptor, answer)
+        finally:
+            os.close(descriptor)
+
+    async def _end(self, file: LogFile) -> Cursor:
+        files = self._logs.files
+        place = files.resume(file, None)
+        _, inode = await files.mark(file.path, place, place.at)
+        return Cursor(files.run_id, place.rotations, place.at, inode)
+
+    def _place(self, file: LogFile, cursor: Cursor) -> tuple[Position, str]:
+        """A place, and the file or the backup that it is in. Raises `NotFound`."""
+        files = self._logs.files
+        files.resume(file, None)  # remembers how many backups there are
+        if cursor.run_id != files.run_id:
+            place = files.resume(file, (cursor.offset, cursor.inode))
+        else:
+            place = Position(min(cursor.rotation, files.rotations(file.path)), cursor.offset)
+        missed = files.rotations(file.path) - place.rotations
+        if missed > file.backups:
+            raise _rotated_away()
+        return place, str(backup(Path(file.path), missed)) if missed else file.path
+
+    async def _marks(self, file: LogFile, place: Position) -> list[LogMark]:
+        return [mark for mark in await self._logs.marks(file.path) if mark.rotation == place.rotations]
+
+
+def _rotated_away() -> NotFound:
+    return NotFound("this part of the log has been rotated away")
+
+
+def _last_lines(text: bytes, lines: int) -> bytes:
+    start = len(text) - text.endswith(b"\n")
+    for _ in range(lines):
+        if (start := text.rfind(b"\n", 0, start)) < 0:
+            break
+    return text[start + 1 :]
+
+
+def _job(path: str, end: int, text: str, is_expression: bool, level: int) -> Job[dict[str, Any]]:
+    arguments = {"path": path, "end": end, "text": text, "is_expression": is_expression, "level": level}
+    return Job(
+        "models.supervision.log_search:search",
+        arguments,
+        _checked,
+        _MAX_CPU_SECONDS,
+        _MAX_SECONDS,
+        0,
+        "the lines of the log",
+    )
+
+
+def _checked(answer: Any) -> dict[str, Any]:
+    """Raises `ValueError` for what `search` never returns."""
+    lines, matches, found = answer["lines"], answer["matches"], answer["found"]
+    numbers = [lines, matches, *(number for at, length in found for number in (at, length))]
+    if not all(type(number) is int and number >= 0 for number in numbers) or len(found) > log_search.MAX_FOUND:
+        raise ValueError("numbers")
+    return {"lines": lines, "matches": matches, "found": [(at, length) for at, length in found]}
+
+
+def _findings(descriptor: int, answer: dict[str, Any]) -> Findings:
+    """Reads the newest of the found lines, as far as they fit into 512 KiB."""
+    lines, room = list[FoundLine](), _MAX_TEXT_BYTES
+    for at, length in reversed(answer["found"]):
+        text = os.pread(descriptor, min(length, _MAX_LINE_BYTES), at)
+        if (room := room - len(text)) < 0:
+            break
+        lines.append(FoundLine(at, text.decode("utf-8", "replace").removesuffix("\n").replace("\r", "")))
+    return Findings(answer["lines"], answer["matches"], lines[::-1])

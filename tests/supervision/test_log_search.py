@@ -1,0 +1,120 @@
+"""A log file searched in a worker process, and read backwards from a place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Server, wait_for
+from http_checks import running_server
+
+from models.errors import Invalid
+from models.supervision.log_search import MAX_FOUND, level_of, search
+
+LINES = [f"ünder {number}" for number in range(3000)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("search")
+    (folder / "web.log").write_text("".join(f"{line}\n" for line in LINES))
+    chatty = "i=0; while [ $i -lt 400 ]; do echo line $i of this; i=$((i+1)); done; exec sleep 1000"
+    processes = {
+        "web": {"command": "sleep 1000", "stdout-logfile": str(folder / "web.log")},
+        "turning": {
+            "command": ["sh", "-c", chatty], "stdout-logfile": str(folder / "turning.log"),
+            "log-max-bytes": "4K", "log-backups": 1,
+        },
+    }  # fmt: skip
+    with running_server(folder, processes) as one:
+        yield one
+
+
+def path_of(what: str, name: str = "web") -> str:
+    return f"/api/v1/processes/logs/{name}/{what}"
+
+
+def test_a_search_counts_the_whole_file(server: Server) -> None:
+    found = server.get(path_of("search?q=%C3%9CNDER%2027")).json
+    assert (found["lines"], found["matches"]) == (3000, 111)
+    assert [line["text"] for line in found["found"]] == [line for line in LINES if "ünder 27" in line]
+    text = "".join(f"{line}\n" for line in LINES).encode()
+    assert text[found["found"][-1]["at"] :].startswith("ünder 2799\n".encode())
+
+
+def test_an_expression_that_takes_too_long_ends_its_worker_and_is_422(server: Server) -> None:
+    with (server.folder / "web.log").open("a") as file:
+        file.write("x" * 60 + "\n")
+    try:
+        answer = server.get(path_of("search?q=(x%2Bx%2B)%2By&regex=true"))
+        assert answer.status in (422, 504), answer  # 504 only on a machine with too much to do
+        assert server.get(path_of("search?q=%5Ex%2B%24&regex=true")).json["matches"] == 1
+    finally:
+        (server.folder / "web.log").write_text("".join(f"{line}\n" for line in LINES))
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("q=(&regex=true", "q is not a regular expression"),
+        ("q=a&level=loud", "level"),
+        ("before=x", "before is not the cursor of a log"),
+        ("stream=stdin", "stream"),
+    ],
+)
+def test_bad_searches_are_refused(server: Server, query: str, message: str) -> None:
+    answer = server.get(path_of(f"search?{query}"))
+    assert (answer.status, message in answer.json["message"]) == (400, True)
+    assert server.get(path_of("search?q=a", "nobody")).status == 404
+
+
+def test_pages_of_lines_go_back_to_the_first(server: Server) -> None:
+    part = server.get(path_of("lines?lines=700")).json
+    texts = [part["text"]]
+    while part["start"]:
+        part = server.get(path_of(f"lines?lines=700&before={part['cursor']}")).json
+        texts.insert(0, part["text"])
+    assert "".join(texts).splitlines() == LINES
+    assert [len(text.splitlines()) for text in texts] == [200, 700, 700, 700, 700]
+    found = server.get(
+        path_of(f"search?q=%C3%BCnder&before={server.get(path_of('lines?lines=1')).json['cursor']}")
+    ).json
+    assert (found["lines"], found["matches"], len(found["found"])) == (2999, 2999, MAX_FOUND)
+
+
+def test_a_cursor_stays_valid_through_a_rotation_until_its_backup_is_gone(server: Server) -> None:
+    server.do("start", "turning")
+    wait_for(lambda: "line 399" in server.get("/api/v1/processes/logs/turning").text)
+    cursor = server.get(path_of("lines?lines=10", "turning")).json["cursor"]
+    wait_for(lambda: (server.folder / "turning.log.1").exists(), 60)
+    part = server.get(path_of(f"lines?lines=2&before={cursor}", "turning")).json
+    assert part["text"] == "line 388 of this\nline 389 of this\n"
+    assert server.get(path_of(f"search?q=line&before={cursor}", "turning")).json["matches"] == 390
+    run_id, _, offset, inode = cursor.split(".")
+    gone = server.get(path_of(f"lines?before={run_id}.0.{int(offset) * 100}.{inode}", "turning"))
+    assert (gone.status, gone.json["message"]) == (404, "this part of the log has been rotated away")
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        ("plain", -1), ("2026-01-01 INFO started", 2), ("level=error msg=x", 0), ('{"level": "warn"}', 1), ("<3>x", 0),
+        ("<7>x", 3), ("[debug] x", 3), ("an information", -1),
+    ],
+)  # fmt: skip
+def test_the_level_of_a_line(line: str, level: int) -> None:
+    assert level_of(line) == level
+
+
+def test_lines_without_a_level_have_that_of_the_line_before(tmp_path: Path) -> None:
+    file = tmp_path / "x.log"
+    file.write_bytes(b"begun\nINFO one\nERROR two\n  at three\nWARN f\x1b[1mo\x1b[0mur\r\nDEBUG five")
+    found = search(str(file), 1000, "", False, 1)
+    assert found == {"lines": 6, "matches": 3, "found": [(15, 10), (25, 11), (36, 19)]}
+    assert search(str(file), 1000, "four$", True, 3)["matches"] == 1
+    assert search(str(file), 15, "two", False, 3) == {"lines": 2, "matches": 0, "found": []}
+    assert len(json.dumps(search(str(file), 1000, "x" * 1000, False, 3))) < 100
+    with pytest.raises(Invalid):
+        search(str(file), 1000, "[", True, 3)
