@@ -12,6 +12,7 @@ from tornado.escape import xhtml_escape
 from handlers.http import serializers
 from models import VERSION
 from models.json_format import rfc3339
+from models.percentages import rounded_down
 from models.supervision.process import ENDED, TROUBLE, UP, Status
 
 NOTHING = "\N{EN DASH}"
@@ -134,8 +135,7 @@ def figure(value: float | None, unit: str = "", digits: int = 1) -> str:
     """Formats a number, or a dash for `None`. Rounds down, so that 99.96 % does not read 100 %."""
     if value is None:
         return NOTHING
-    scale = 10**digits
-    return f"{int(value * scale) / scale:.{digits}f}{unit}"
+    return rounded_down(value, digits) + unit
 
 
 def change(number: float | None) -> str:

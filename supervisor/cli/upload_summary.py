@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
 _MAX_FAILURES = 10
@@ -43,10 +44,15 @@ def _coverage_lines(info: Mapping[str, Any], delta: float | None) -> list[str]:
     covered, changed = info.get("lineCoveragePct"), info.get("patchCoveragePct")
     texts = []
     if covered is not None:
-        texts.append(f"Coverage {covered:.1f}%" + ("" if delta is None else f" ({delta:+.1f})"))
+        texts.append(f"Coverage {_rounded_down(covered)}%" + ("" if delta is None else f" ({delta:+.1f})"))
     if changed is not None:
-        texts.append(f"changed lines {changed:.1f}%")
+        texts.append(f"changed lines {_rounded_down(changed)}%")
     return ["", "; ".join(texts)] if texts else []
+
+
+def _rounded_down(value: float) -> str:
+    """A percentage as the server shows it: 99.96 does not read 100."""
+    return str(Decimal(repr(float(value))).quantize(Decimal("0.1"), ROUND_DOWN))
 
 
 def _rule_lines(rules: Sequence[Mapping[str, Any]]) -> list[str]:

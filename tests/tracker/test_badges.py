@@ -67,9 +67,9 @@ def test_without_data_the_badge_is_grey(server: Server, project: Project, metric
     [
         ((100, 0), "100%", GREEN),
         ((9999, 1), "99%", GREEN),
-        ((767, 233), "77%", YELLOW),
+        ((767, 233), "76%", YELLOW),
         ((80, 20), "80%", GREEN),
-        ((7999, 2001), "80%", YELLOW),
+        ((7999, 2001), "79%", YELLOW),
         ((60, 40), "60%", YELLOW),
         ((59, 41), "59%", RED),
         ((0, 9), "0%", RED),

@@ -92,7 +92,9 @@ def test_detail_has_enough_digits_to_distinguish_its_values() -> None:
     (rule, _) = rules(LIMITS, Fraction("78.98"), Fraction(80), [])
     assert rule.detail.endswith("(drop 1.02pp, max 1.00pp)")
     (rule, _) = rules(evolve(LIMITS, min_line_coverage=80.0), Fraction("79.999"), None, [])
-    assert rule.detail == "79.9990% line coverage (minimum 80.0000%)"
+    assert rule.detail == "79.9% line coverage (minimum 80.0%)"
+    (rule, _) = rules(evolve(LIMITS, min_line_coverage=79.9999), Fraction("79.9991"), None, [])
+    assert rule.detail == "79.9991% line coverage (minimum 79.9999%)"
 
 
 def test_the_first_five_failures_by_name_are_reported() -> None:

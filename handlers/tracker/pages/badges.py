@@ -15,6 +15,7 @@ from handlers.tracker.base import send_kept
 from models.errors import NotFound
 from models.inputs import ID_TEXT, Kind, free_text, path, query
 from models.json_format import http_message
+from models.percentages import rounded_down
 from models.tracker import queries, visibility
 from models.tracker.coverage.file_coverage import line_coverage, pass_rate
 from models.tracker.failures import flaky
@@ -78,11 +79,9 @@ def _flaky(project: Project, filter: RunFilter) -> Badge:
 
 
 def _percent(label: str, figure: float | None, good: int, fair: int) -> Badge:
-    """A whole number, but 100 only where it is 100."""
     if figure is None:
         return Badge(label, "n/a", GREY)
-    shown = 99 if 99 < figure < 100 else round(figure)
-    return Badge(label, f"{shown}%", GREEN if figure >= good else YELLOW if figure >= fair else RED)
+    return Badge(label, f"{rounded_down(figure, 0)}%", GREEN if figure >= good else YELLOW if figure >= fair else RED)
 
 
 METRICS: dict[str, Callable[[Project, RunFilter], Badge]] = {"coverage": _coverage, "pass": _pass, "flaky": _flaky}

@@ -11,6 +11,7 @@ from typing import Literal
 from attrs import fields, frozen
 
 from models.config.settings import QualityGate
+from models.percentages import rounded_down
 from models.tracker.coverage.file_coverage import decimal, percent, share
 from models.tracker.gate import baseline, new_failures, test_drop
 from models.tracker.gate.baseline import Baseline
@@ -312,7 +313,7 @@ def _formatted(one: Fraction, other: Fraction) -> tuple[str, str]:
     """Both with one decimal, or with as many as make them differ."""
     texts = "", ""
     for digits in (1, 2, 4, 6):
-        texts = f"{float(one):.{digits}f}", f"{float(other):.{digits}f}"
+        texts = rounded_down(one, digits), rounded_down(other, digits)
         if one == other or texts[0] != texts[1]:
             break
     return texts
@@ -349,7 +350,9 @@ def perf_rules(limits: Thresholds, base_branch: str, run_id: int) -> list[RuleIn
         found.append(_largest_rule("perf-throughput", fewer, most, unknown))
     if (most := limits.perf_max_error_pct) is not None:
         errors = [
-            (pct, f"{row.point.label}: {pct:.2f}% errors") for row in rows if (pct := row.point.error_pct) is not None
+            (pct, f"{row.point.label}: {rounded_down(pct, 2)}% errors")
+            for row in rows
+            if (pct := row.point.error_pct) is not None
         ]
         found.append(_largest_rule("perf-errors", errors, most, "no errors are reported"))
     return found
