@@ -20,7 +20,7 @@ from handlers.http.permissions import CHANGE_CHARTS, READ, SEND_CHART_FORMS, adm
 from handlers.web import layout
 from models.charts import yaml_values
 from models.charts.helm_args import EncodedValues, read_yaml
-from models.errors import Denied
+from models.errors import Denied, Problem
 from models.inputs import read
 from models.json_format import read_rfc3339
 from supervisor.charts.release_reads import Reads
@@ -62,7 +62,7 @@ class ChartPage(Page):
         """Runs an operation, by the name of its tool, and returns its result. Raises `Problem`."""
         operation = _OPERATIONS[tool]
         if operation.mutating:
-            self._check_key()
+            self.check_key()
         work = self.charts.work(self.request)
         work.caller = helm_caller(self.caller)
 
@@ -105,7 +105,7 @@ class ChartPage(Page):
             return yaml_values.parse(text)
         return EncodedValues(await self.in_worker(True, read_yaml, text))
 
-    def _check_key(self) -> None:
+    def check_key(self) -> None:
         """Checks the permission that REST requires, with the key of the header or the form.
 
         Raises `Denied`, `Unauthenticated`.
@@ -114,6 +114,15 @@ class ChartPage(Page):
         check_charts_open(config)
         has_key = self.caller.has_chart_key or is_chart_key(self.field("key").encode(), config)
         admit(evolve(self.caller, has_chart_key=has_key), CHANGE_CHARTS, config)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the request has what `check_key` requires."""
+        try:
+            self.check_key()
+        except Problem:
+            return False
+        return True
 
     @property
     def closed(self) -> str:

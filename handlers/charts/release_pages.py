@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from handlers.base import STATUS
 from handlers.charts.base_page import ChartPage, cut, integer
 from handlers.charts.release_list import release_url
 from handlers.http.permissions import READ
 from handlers.routing import Route
+from models.charts import release_diff
 from models.charts.diff import ManifestDifference, by_object, documents
 from models.charts.responses import HistoryRow, Release
 from models.errors import Denied, Invalid, Problem
@@ -70,9 +71,12 @@ class OneRelease(ChartPage):
             "uninstall": self._uninstall,
             "test": self._test,
         }
+        if verb == "reveal":
+            await self._reveal(namespace, name)
+            return
         try:
             if verb not in actions:
-                raise Invalid("verb must be upgrade, rollback, uninstall or test")
+                raise Invalid("verb must be upgrade, rollback, uninstall, test or reveal")
             outcome = await actions[verb](namespace, name, is_preview)
         except Problem as problem:
             await self._page(namespace, name, "change", failure=self.failed(problem), failed=verb, form=self.form())
@@ -82,6 +86,19 @@ class OneRelease(ChartPage):
             self.redirect(self.prefix + ("/releases" if is_gone else release_url(namespace, name)), status=303)
         else:
             await self._page(namespace, name, "change", form=self.form(), failed=verb, **outcome)
+
+    async def _reveal(self, namespace: str, name: str) -> None:
+        """The manifest or the difference with the values of Secrets, for those who may change charts."""
+        outcome: dict[str, Any] = {}
+        try:
+            self.check_key()
+        except Problem as problem:
+            outcome = {"failure": self.failed(problem), "failed": "reveal"}
+        await self._page(namespace, name, "manifest", **outcome)
+
+    @property
+    def _reveals(self) -> bool:
+        return self.request.method == "POST" and bool(self.field("showSecrets")) and self.has_key
 
     # Changes
 
@@ -135,7 +152,12 @@ class OneRelease(ChartPage):
         return {"tests": await self.run("helm_test", {"name": name}, query)}
 
     async def _changed(self, old: str, new: str) -> ManifestDifference:
-        return await self.in_worker(len(old) + len(new) > MAX_INLINE_YAML_BYTES, by_object, old, new)
+        """The values of Secrets are hidden unless the request, which has the key, reveals them."""
+        compare = by_object if self._reveals else release_diff.masked_by_object
+        return await self.in_worker(len(old) + len(new) > MAX_INLINE_YAML_BYTES, compare, old, new)
+
+    async def _masked(self, manifest: str) -> tuple[str, bool]:
+        return await self.in_worker(len(manifest) > MAX_INLINE_YAML_BYTES, release_diff.masked, manifest)
 
     async def _manifest(self, namespace: str, name: str, revision: int) -> str:
         work = self.charts.work(self.request)
@@ -209,12 +231,17 @@ class OneRelease(ChartPage):
     async def _manifest_or_difference(self, release: Release) -> dict[str, Any]:
         """The manifest of a revision, or the difference between two."""
         query = self.query()
+        shown = {name: query[name] for name in ("to", "of", "layout") if query.get(name)}
+        address = {"reveal_query": urlencode({"show": "manifest", **shown})}
         of = whole("of", query.get("of") or str(release.version), 1, 2**31 - 1)
         base = whole("to", query["to"], 1, 2**31 - 1) if query.get("to") else None
         is_newest = of == release.version
         new = release.manifest if is_newest else await self._manifest(release.namespace, release.name, of)
         if base is None:
-            return {"of": of, "base_revision": None, "manifest": new, "changed": None}
+            hides = False
+            if not self._reveals:
+                new, hides = await self._masked(new)
+            return {"of": of, "base_revision": None, "manifest": new, "changed": None, "hides": hides, **address}
         old = await self._manifest(release.namespace, release.name, base)
         changed = await self._changed(old, new)
         is_side = query.get("layout") == "side"
@@ -223,6 +250,7 @@ class OneRelease(ChartPage):
         url = f"{path}?{urlencode({'show': 'manifest', 'to': base, 'of': of, **layout})}"
         return {
             "of": of, "base_revision": base, "manifest": new, "changed": changed, "is_side": is_side, "side_url": url,
+            "hides": not self._reveals and "Secret" in old + new, **address,
         }  # fmt: skip
 
     async def _offers(self, row: HistoryRow) -> list[tuple[str, str]]:
@@ -256,7 +284,10 @@ class NewRelease(ChartPage):
             await self._page(self.form(), failure=self.failed(problem))
             return
         if is_preview:
-            await self._page(self.form(), preview=release)
+            is_large = len(release.manifest) > MAX_INLINE_YAML_BYTES
+            hidden, _ = await self.in_worker(is_large, release_diff.masked, release.manifest)
+            shown = release.manifest if self.field("showSecrets") else hidden
+            await self._page(self.form(), preview=evolve(cast("Any", release), manifest=shown))
             return
         self.redirect(self.prefix + release_url(release.namespace, release.name), status=303)
 

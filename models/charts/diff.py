@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby, islice
 from typing import Literal
 
@@ -131,10 +131,15 @@ def documents(manifest: str) -> list[tuple[str, str]]:
     return found
 
 
-def by_object(old: str, new: str) -> ManifestDifference:
-    """The difference of two manifests, object by object in the order of the new one. CPU-bound: call it in a worker."""
+def by_object(
+    old: str, new: str, shown: Callable[[str, str], tuple[str, str]] = lambda old, new: (old, new)
+) -> ManifestDifference:
+    """The difference of two manifests, object by object in the order of the new one. CPU-bound: call it in a worker.
+
+    `shown` returns what is shown of the two texts of an object.
+    """
     before, after = _by_title(old), _by_title(new)
-    changes, shown = list[ObjectDifference](), 0
+    changes, lines = list[ObjectDifference](), 0
     added = removed = 0
     is_cut = False
     for title in (*after, *(title for title in before if title not in after)):
@@ -143,12 +148,12 @@ def by_object(old: str, new: str) -> ManifestDifference:
         change: Literal["added", "removed", "changed"] = (
             "added" if title not in before else "removed" if title not in after else "changed"
         )
-        found = difference(before.get(title, ""), after.get(title, ""))
+        found = difference(*shown(before.get(title, ""), after.get(title, "")))
         added, removed = added + found.added, removed + found.removed
-        is_cut = is_cut or found.is_cut or shown >= MAX_SHOWN_LINES
-        if shown < MAX_SHOWN_LINES and (found.lines or found.is_cut):
+        is_cut = is_cut or found.is_cut or lines >= MAX_SHOWN_LINES
+        if lines < MAX_SHOWN_LINES and (found.lines or found.is_cut):
             changes.append(ObjectDifference(title, change, found))
-        shown += len(found.lines)
+        lines += len(found.lines)
     return ManifestDifference(tuple(changes), added, removed, is_cut)
 
 

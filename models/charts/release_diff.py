@@ -10,7 +10,7 @@ from typing import Any, Literal
 from attrs import Factory, define, frozen
 
 from models.charts import yaml_values
-from models.charts.diff import MAX_LINES, Identity, Unified, identified, unified
+from models.charts.diff import MAX_LINES, Identity, ManifestDifference, Unified, by_object, identified, unified
 from models.charts.responses import Diff, ObjectDiff
 from models.errors import Invalid
 from models.json_format import list_of, part_of, text_of
@@ -100,7 +100,7 @@ def _objects(old: Side, new: Side, writer: _Writer, namespace: str, shows_secret
         if was == is_:
             continue
         if not shows_secrets:
-            was, is_ = _masked(was, {}), _masked(is_, _values_of(was))
+            was, is_ = masked_pair(was, is_)
         title = "/".join(filter(None, (place.kind, place.namespace, place.name))) or "(no name)"
         names = [title if each in side else "/dev/null" for side, each in ((before, place), (after, place))]
         text = writer.write(names[0], names[1], was, is_)
@@ -121,6 +121,23 @@ def _by_identity(manifest: str, namespace: str) -> dict[Identity, str]:
 
 
 # Secrets
+
+
+def masked(manifest: str) -> tuple[str, bool]:
+    """A manifest without the values of its Secrets, and whether it has any. CPU-bound: call it in a worker."""
+    parts = yaml_values.split_documents(manifest)
+    shown = [_masked(part, {}) if "Secret" in part else part for part in parts]
+    return ("---\n".join(shown), True) if shown != parts else (manifest, False)
+
+
+def masked_by_object(old: str, new: str) -> ManifestDifference:
+    """As `by_object`, without the values of Secrets."""
+    return by_object(old, new, masked_pair)
+
+
+def masked_pair(old: str, new: str) -> tuple[str, str]:
+    """Two texts of one object without the values of its Secrets; the new one notes which have changed."""
+    return _masked(old, {}), _masked(new, _values_of(old))
 
 
 def _masked(text: str, before: Values) -> str:

@@ -26,6 +26,7 @@ from cluster import Cluster
 from conftest import Answer, Serve, Server, wait_for
 from forms import Forms
 from http_checks import running_server
+from release_secrets import made_release, store_release
 from small_charts import MAP, TEST, chart_archive, helm_path, sample_chart
 
 from models import VERSION
@@ -159,6 +160,53 @@ def test_two_revisions_are_compared(server: Server, space: str) -> None:
     assert '+data: {colour: "blue"}' in found
     assert "+metadata: {name: wall-more}" in found
     assert "No differences" in get_page(server, f"/releases/{space}/wall?show=manifest&to=1&of=3").words
+
+
+_WITH_SECRET = """---
+# Source: made/templates/login.yaml
+apiVersion: v1
+kind: Secret
+metadata: {name: login}
+data: {password: %s}
+stringData: {user: byron}
+---
+# Source: made/templates/map.yaml
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: shown}
+"""
+
+
+@pytest.fixture(scope="module")
+def login(server: Server, cluster: Cluster) -> str:
+    """The path of a release of two revisions with a Secret, whose passwords differ."""
+    space = cluster.namespace()
+    for number, status, password in ((1, "superseded", "aGlkZGVu"), (2, "deployed", "c2VjcmV0")):
+        store_release(cluster, made_release("login", space, number, status, manifest=_WITH_SECRET % password))
+    return f"/releases/{space}/login"
+
+
+def test_values_of_secrets_are_hidden_on_pages_until_the_key_reveals_them(server: Server, login: str) -> None:
+    manifest, changes = f"{login}?show=manifest", f"{login}?show=manifest&to=1&of=2"
+    found = get_page(server, manifest).words
+    assert all(text in found for text in ("(6 bytes)", "ConfigMap shown", "made/templates/map.yaml"))
+    assert "(6 bytes, changed)" in get_page(server, changes).words
+    for path in (manifest, changes):
+        assert not any(hidden in server.get(path).text for hidden in ("c2VjcmV0", "aGlkZGVu", "byron"))
+        refused = send(server, path, verb="reveal", showSecrets="yes", key="wrong")
+        assert (refused.status, "c2VjcmV0" in refused.text) == (401, False)
+        shown = send(server, path, verb="reveal", showSecrets="yes")
+        assert (shown.status, "c2VjcmV0" in words(shown)) == (200, True)
+    assert "-data: {password: aGlkZGVu}" in words(send(server, changes, verb="reveal", showSecrets="yes"))
+    preview = {"verb": "rollback", "revision": "1", "preview": "yes"}
+    assert "aGlkZGVu" not in send(server, login, **preview).text
+    assert "aGlkZGVu" in send(server, login, **preview, showSecrets="yes").text
+
+
+def test_rest_returns_the_manifest_as_helm_does(server: Server, login: str) -> None:
+    _, _, space, name = login.split("/")
+    answer = server.get(f"/api/v1/releases/{name}/manifest?namespace={space}")
+    assert answer.text.rstrip("\n") == (_WITH_SECRET % "c2VjcmV0").rstrip("\n")
 
 
 @pytest.mark.parametrize(
