@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import Any
+from urllib.parse import quote, unquote
 
 from tornado.httputil import HTTPServerRequest
 from tornado.web import HTTPError, RequestHandler
@@ -64,6 +65,7 @@ _PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}
 """The phrases of RFC 9110 where Python's versions differ."""
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_DONE_SECONDS, _MAX_DONE_CHARACTERS = 60, 500
 _ERROR_PAGE = "web/error.html"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _PAGE_HEADERS = {
@@ -71,6 +73,10 @@ _PAGE_HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
+}
+_FRAMED_HEADERS = {
+    "Content-Security-Policy": _PAGE_HEADERS["Content-Security-Policy"].replace("'none'", "'self'", 1),
+    "X-Frame-Options": "SAMEORIGIN",
 }
 
 
@@ -295,6 +301,8 @@ class Page(Base):
     takes_forms = True
     max_body = SMALL_BODY_BYTES
     back = "/"
+    may_be_framed = False
+    """Whether another page of the server may show it in a frame."""
     why = ""
     """The error of a submitted form, which the page shows again (`shown_again`)."""
 
@@ -314,6 +322,22 @@ class Page(Base):
     def address(self) -> str:
         """The URL of the page that a form shows, for a form whose own URL has no GET."""
         return self.prefix + self.back
+
+    def redirect_done(self, path: str, text: str) -> None:
+        """Redirects to a page below the prefix, which shows once what has been done."""
+        place = self.prefix or "/"
+        self.set_cookie(
+            _done_cookie(self), quote(text), path=place, max_age=_DONE_SECONDS, httponly=True, samesite="Strict"
+        )
+        self.redirect(self.prefix + path, status=303)
+
+    def take_done(self) -> str:
+        """What has been done, as the request before this one reported it; empty if nothing was or it was shown."""
+        name = _done_cookie(self)
+        text = unquote(self.get_cookie(name) or "")[:_MAX_DONE_CHARACTERS]
+        if text:
+            self.clear_cookie(name, path=self.prefix or "/")
+        return text
 
     async def again(self, *arguments: str) -> None:
         """Shows the page with the form, for a `post` that is `shown_again`."""
@@ -346,6 +370,10 @@ class Page(Base):
 
     def is_from_browser(self) -> bool:
         return "Origin" in self.request.headers or "Sec-Fetch-Site" in self.request.headers
+
+
+def _done_cookie(page: Base) -> str:
+    return f"{session_cookie(page.services)}_done"
 
 
 def shown_again(post: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
@@ -408,12 +436,14 @@ def rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
     page_frame = Frame(path, request.uri or "/", user, caller.is_admin, _is_failing(handler.services), address)
     frame = {"frame": page_frame, "base": handler.prefix, "icon": partial(layout.icon, handler.static_url("icons.svg"))}
     frame["refusal"] = handler.why if isinstance(handler, Page) else ""
+    frame["done"] = handler.take_done() if isinstance(handler, Page) and request.method == "GET" else ""
     return handler.render_string(template, **template_helpers(), **frame, **values)
 
 
 def frame_key(handler: Base) -> tuple[object, ...]:
     user = handler.caller.user
-    return handler.request.uri, user and user.username, handler.caller.is_admin, _is_failing(handler.services)
+    done = handler.get_cookie(_done_cookie(handler))
+    return handler.request.uri, user and user.username, handler.caller.is_admin, _is_failing(handler.services), done
 
 
 def _is_failing(services: Services) -> bool:
@@ -421,7 +451,8 @@ def _is_failing(services: Services) -> bool:
 
 
 def set_page_headers(handler: Base) -> None:
-    for name, value in _PAGE_HEADERS.items():
+    is_framed = isinstance(handler, Page) and handler.may_be_framed
+    for name, value in (_PAGE_HEADERS | (_FRAMED_HEADERS if is_framed else {})).items():
         handler.set_header(name, value)
 
 

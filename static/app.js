@@ -4,6 +4,7 @@ import { onKey, openHelp } from "./keys.js";
 import { keepCurrent } from "./page.js";
 import { openPalette } from "./palette.js";
 import { updateTimes } from "./times.js";
+import { toastDone } from "./toast.js";
 
 const TIMES_MS = 20000;
 const { address } = document.body.dataset;
@@ -56,7 +57,8 @@ for (const field of document.querySelectorAll("[data-setting]")) {
     if (field.value) document.documentElement.dataset[name] = field.value; else delete document.documentElement.dataset[name];
   });
 }
-document.addEventListener("submit", (event) => { confirmFirst(event); sendQuietly(event); });
+document.addEventListener("submit", (event) => { if (confirmFirst(event)) sendQuietly(event); });
 filterWhileTyping();
 setInterval(updateTimes, TIMES_MS);
+toastDone();
 keepCurrent();

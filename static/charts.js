@@ -1,7 +1,7 @@
 // Forms that change charts. The API key is kept for this tab alone and sent in a header; long work shows its progress.
 import { forgetVersion } from "./page.js";
 import { updateTimes } from "./times.js";
-import { toast } from "./toast.js";
+import { toast, toastNext } from "./toast.js";
 
 const STORAGE_KEY = "charts key";
 const storedKey = () => sessionStorage.getItem(STORAGE_KEY) || "";
@@ -49,7 +49,11 @@ async function send(event) {
     progress.end();
     if (response.status === 401) sessionStorage.removeItem(STORAGE_KEY);
     else if (key && response.status !== 403) sessionStorage.setItem(STORAGE_KEY, key);
-    if (response.redirected) location.assign(response.url);
+    if (response.redirected) {
+      const done = new DOMParser().parseFromString(page, "text/html").getElementById("done");
+      if (done) toastNext(done.textContent);
+      location.assign(response.url);
+    }
     else show(page);
   } catch (error) {
     progress.end();
@@ -67,8 +71,10 @@ function show(text) {
   showKeyFields();
   updateTimes();
   const outcome = document.getElementById("outcome");
-  outcome?.focus({ preventScroll: true });
-  outcome?.scrollIntoView({ block: "start" });
+  const refused = document.querySelector("[name=key][aria-invalid=true]");
+  const place = refused?.checkVisibility() ? refused : outcome;
+  place?.focus({ preventScroll: true });
+  place?.scrollIntoView({ block: refused ? "center" : "start" });
 }
 
 document.addEventListener("submit", send);

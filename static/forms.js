@@ -1,4 +1,5 @@
 // Forms: data-quiet ones are sent without leaving the page; filters are applied while typing.
+import { ask, questionOf } from "./ask.js";
 import { firstVisible, forgetVersion, refreshSoon, show } from "./page.js";
 import { toast } from "./toast.js";
 import { updateTimes } from "./times.js";
@@ -10,8 +11,6 @@ export async function sendQuietly(event) {
   if (!form) return;
   event.preventDefault();
   const button = event.submitter;
-  const question = button?.dataset.sure || form.dataset.sure;
-  if (question && !confirm(question)) return;
   const body = new URLSearchParams(new FormData(form, button));
   const row = button?.closest("tr, .head"); // keeps the focus although the button may become another
   const label = button?.textContent.trim() || "Action";
@@ -49,9 +48,19 @@ function outcome(verb, name, label, page) {
   return `${name} ${DONE[verb]}${pid ? `, pid ${pid}` : ""}`;
 }
 
+// Asks before an action with a question; the form is sent again once it is confirmed.
 export function confirmFirst(event) {
-  const question = event.submitter?.dataset.sure || event.target.dataset?.sure;
-  if (question && !event.target.matches("form[data-quiet]") && !confirm(question)) event.preventDefault();
+  const [form, button] = [event.target, event.submitter];
+  const question = questionOf(form, button);
+  if (!question || "asked" in form.dataset) { delete form.dataset.asked; return true; }
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  ask(question, button?.textContent.trim() || "Continue", button?.classList.contains("danger")).then((isSure) => {
+    if (!isSure) { button?.focus(); return; }
+    form.dataset.asked = "";
+    form.requestSubmit(button);
+  });
+  return false;
 }
 
 // Applies a filter without a history entry per key.

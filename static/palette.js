@@ -1,4 +1,5 @@
 // The palette: one field that finds pages, processes, projects, runs, tests, releases, charts and actions.
+import { ask } from "./ask.js";
 import { toast } from "./toast.js";
 import { refreshSoon } from "./page.js";
 
@@ -55,7 +56,7 @@ async function find() {
     if (!response.ok) throw new Error(body.message || body.detail || response.statusText);
     [results, query, chosen] = [body, text, 0];
     render();
-    status.textContent = results.length ? `${results.length} results` : "Nothing matches.";
+    status.textContent = results.length ? `${results.length} ${results.length === 1 ? "result" : "results"}` : "Nothing matches.";
     if (entered) open(0, entered);
     entered = null;
   } catch (error) {
@@ -77,7 +78,7 @@ function render() {
     item.innerHTML = `<svg class="icon" aria-hidden="true"><use href="${ICONS}#${result.kind}"/></svg><span></span><small></small><small class="kind"></small>`;
     item.querySelector("span").textContent = result.title;
     item.querySelector("small").textContent = result.detail;
-    item.querySelector(".kind").textContent = result.state ? `${result.kind}, ${result.state.replaceAll("_", " ")}` : result.kind;
+    item.querySelector(".kind").textContent = result.state ? `${result.kind}, ${result.kind === "run" ? "tests " : ""}${result.state.replaceAll("_", " ")}` : result.kind;
     return item;
   }));
   dialog.querySelector("input").setAttribute("aria-activedescendant", results.length ? `palette-${chosen}` : "");
@@ -120,7 +121,7 @@ async function open(index, event) {
     else location.assign(target);
     return;
   }
-  if (!confirm(`${result.title}?`)) return;
+  if (!await ask(`${result.title}?`, result.title.split(" ")[0])) return;
   dialog.close();
   const started = performance.now();
   try {

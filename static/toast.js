@@ -3,6 +3,7 @@
 const SHOWN_MS = 6000;
 const MAX_HISTORY = 20;
 const HISTORY = "toasts";
+const NEXT = "toast next";
 
 // The latest messages of this tab, the newest first.
 export function toastHistory() {
@@ -52,4 +53,17 @@ function closeLater(item) {
   item.addEventListener("mouseleave", start);
   item.addEventListener("focusout", start);
   start();
+}
+
+// Shows a message on the page that is opened next.
+export function toastNext(text) { sessionStorage.setItem(NEXT, text); }
+
+// Shows what the action before this page has done.
+export function toastDone() {
+  const [done, next] = [document.getElementById("done"), sessionStorage.getItem(NEXT)];
+  sessionStorage.removeItem(NEXT);
+  if (done) { done.parentElement.hidden = true; done.parentElement.classList.remove("good"); }
+  const text = next || done?.textContent;
+  done?.remove();
+  if (text) toast(text, "good", "action");
 }

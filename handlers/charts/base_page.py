@@ -161,6 +161,7 @@ class ChartPage(Page):
             "requires_key": config.svc.rest.access_interceptor.enabled,
             "key_header": config.svc.security.api_key_header,
             "has_helm": not self.charts.helm.is_missing,
+            "refused_key": f"key-{self.form_value('verb') or 'install'}" if self.get_status() in (401, 403) else "",
         }
         write_page(self, template, **helpers, **values)
 

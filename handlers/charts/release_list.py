@@ -56,11 +56,16 @@ class Releases(ChartPage):
         text = wanted.q.lower()
         matches = [one for one in in_namespace if text in one.name and wanted.status in ("", one.status)]
         table, shown = page_of(wanted, matches, _SORTS)
+        rows = await described(reads, shown)
+        newer = await self.charts.upgrades.of_rows(reads.place, rows)
         self.show(
             "charts/releases.html",
             has_cluster=True,
             problem=problem,
-            rows=[(row, release_url(row.namespace, row.name)) for row in await described(reads, shown)],
+            rows=[
+                (row, release_url(row.namespace, row.name), later[0].version if later else "")
+                for row, later in zip(rows, newer, strict=True)
+            ],
             namespaces=sorted(Counter(release.namespace for release in known).items()),
             namespace=namespace,
             states=counts,

@@ -83,7 +83,8 @@ class OneRelease(ChartPage):
             return
         if outcome is None:
             is_gone = verb == "uninstall" and not self.field("keepHistory")
-            self.redirect(self.prefix + ("/releases" if is_gone else release_url(namespace, name)), status=303)
+            text = await self._done(verb, namespace, name)
+            self.redirect_done("/releases" if is_gone else release_url(namespace, name), text)
         else:
             await self._page(namespace, name, "change", form=self.form(), failed=verb, **outcome)
 
@@ -99,6 +100,18 @@ class OneRelease(ChartPage):
     @property
     def _reveals(self) -> bool:
         return self.request.method == "POST" and bool(self.field("showSecrets")) and self.has_key
+
+    async def _done(self, verb: str, namespace: str, name: str) -> str:
+        """What a change has done, for the page after it."""
+        if verb == "uninstall":
+            return f"{name} uninstalled from {namespace}"
+        with contextlib.suppress(Problem):
+            newest = (await self.run("helm_history", {"name": name}, {"namespace": namespace}))[0]
+            if verb == "rollback":
+                target = self.field("revision")
+                return f"{name} rolled back to revision {target}: revision {newest.revision}, {newest.status}"
+            return f"{name} upgraded to {newest.chart}: revision {newest.revision}, {newest.status}"
+        return f"{name} {'rolled back' if verb == 'rollback' else 'upgraded'}"
 
     # Changes
 
@@ -170,8 +183,8 @@ class OneRelease(ChartPage):
         if tab not in TABS:
             raise Invalid(f"show must be one of {', '.join(TABS)}")
         try:
-            release, history = await asyncio.gather(
-                self.run("helm_status", path, query), self.run("helm_history", path, query)
+            release, history, newer = await asyncio.gather(
+                self.run("helm_status", path, query), self.run("helm_history", path, query), self._newer(path, query)
             )
         except Problem as problem:
             if "failure" not in outcome:
@@ -190,6 +203,7 @@ class OneRelease(ChartPage):
             release=release,
             history=history,
             newest=history[0],
+            newer=newer,
             tab=tab,
             tabs=TABS,
             href=release_url(namespace, name),
@@ -221,6 +235,13 @@ class OneRelease(ChartPage):
                 "target_revision": self.query().get("revision", ""),
             }
         return {}
+
+    async def _newer(self, path: dict[str, str], query: dict[str, str]) -> str:
+        """The newest version of the release's chart that is later than its own; empty where none is known."""
+        with contextlib.suppress(Problem):
+            found = await self.run("helm_upgrades", path, query)
+            return next((upgrade.version for upgrade in found), "")
+        return ""
 
     async def _resources(self, path: dict[str, str], query: dict[str, str]) -> dict[str, Any]:
         try:
@@ -289,7 +310,8 @@ class NewRelease(ChartPage):
             shown = release.manifest if self.field("showSecrets") else hidden
             await self._page(self.form(), preview=evolve(cast("Any", release), manifest=shown))
             return
-        self.redirect(self.prefix + release_url(release.namespace, release.name), status=303)
+        text = f"{release.name} installed in {release.namespace}: revision {release.version}, {release.info.status}"
+        self.redirect_done(release_url(release.namespace, release.name), text)
 
     async def _install(self, is_preview: bool) -> Release:
         if self.closed:

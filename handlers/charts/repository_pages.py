@@ -59,16 +59,16 @@ class Repositories(ChartPage):
                 if isinstance(result, Warned) and result.warnings:
                     await self._page({}, warnings=result.warnings)
                     return
-                path = "/repositories"
+                path, text = "/repositories", "all indexes updated"
             elif verb == "add":
                 await self.run("helm_repo_add", body=self._add_request())
-                path = repository_url(self.field("name"))
+                path, text = repository_url(self.field("name")), f"repository {self.field('name')} added"
             else:
                 raise Invalid("verb must be add or update")
         except Problem as problem:
             await self._page(self.form(), failure=self.failed(problem), failed=verb)
             return
-        self.redirect(self.prefix + path, status=303)
+        self.redirect_done(path, text)
 
     def _add_request(self) -> dict[str, Any]:
         texts = {name: self.field(name) for name in ("name", "url", "username", "password")}
@@ -147,7 +147,7 @@ class OneRepository(ChartPage):
         except Problem as problem:
             await self._page(name, failure=self.failed(problem), failed=verb)
             return
-        self.redirect(self.prefix + redirect, status=303)
+        self.redirect_done(redirect, f"index of {name} updated" if verb == "update" else f"repository {name} removed")
 
     async def _page(self, name: str, failure: str = "", failed: str = "") -> None:
         query, raw = self.query(), await self.run("helm_repo_charts", {"name": name})

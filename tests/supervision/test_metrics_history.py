@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock, patch
 
 import pytest
-from browser_pages import Browser, get_page, url_of
+from browser_pages import Browser, confirm, get_page, url_of
 from conftest import Server, wait_for
 from http_checks import running_server
 
@@ -283,8 +283,8 @@ def test_plot_values_are_read_by_keyboard_and_selected_rows_are_restarted(chromi
         before = server.get("/api/v1/processes/info/web").json["pid"]
         tab.goto("/processes")
         tab.get_by_label("Select web").check()
-        tab.on("dialog", lambda dialog: dialog.accept())
         tab.get_by_role("button", name="Restart selected").click()
+        confirm(tab, "Restart the selected processes?", "Restart selected")
         tab.locator(".toast.good").wait_for()
         assert server.get("/api/v1/processes/info/web").json["pid"] != before
         tab.get_by_role("button", name="Views").click()

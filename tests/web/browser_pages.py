@@ -134,6 +134,12 @@ def without_the_server(server: Server, chromium: Browser, paths: Sequence[str]) 
     return faults
 
 
+def confirm(page: Any, question: str, button: str) -> None:
+    """Answers the question of the page's own dialog."""
+    dialog = page.get_by_role("dialog", name=question)
+    dialog.get_by_role("button", name=button).click()
+
+
 def tab_to(page: Any, name: str, within: str = "main") -> None:
     """Presses Tab until the control of this name in this place has the focus."""
     names = "(node, place) => node.closest(place) && (node.labels?.[0]?.innerText ?? node.textContent).trim()"

@@ -15,6 +15,7 @@ from browser_pages import (
     Browser,
     PageText,
     axe_findings,
+    confirm,
     faults_in_all_views,
     get_page,
     tab_to,
@@ -144,6 +145,23 @@ def test_a_release_shows_all_that_rest_reports(server: Server, space: str) -> No
     assert "wall-test" in get_page(server, f"{one}?show=hooks").words
 
 
+def test_a_newer_version_of_the_chart_is_named_in_the_list_and_on_the_page(server: Server, space: str) -> None:
+    assert "0.2.0 available" in get_page(server, f"/releases?namespace={space}").words
+    assert "0.2.0 available" in get_page(server, f"/releases/{space}/wall").words
+
+
+def test_a_refused_key_is_marked_at_its_field(server: Server, chromium: Browser, space: str) -> None:
+    with chromium.page(url_of(server), allow=("401",)) as one:
+        one.goto(f"/releases/{space}/wall?show=change")
+        form = one.locator("form", has=one.locator("[value=uninstall]"))
+        form.get_by_label("API key").fill("wrong")
+        form.get_by_role("button", name="Preview").click()
+        refused = one.locator("[name=key][aria-invalid=true]")
+        refused.wait_for()
+        assert refused.evaluate("node => node === document.activeElement && node.form.verb.value") == "uninstall"
+        assert axe_findings(one) == []
+
+
 def test_the_search_finds_a_release_installed_after_the_last_search(server: Server, cluster: Cluster) -> None:
     def found() -> list[str]:
         return [one["title"] for one in server.get("/api/v1/search?q=sought").json if one["kind"] == "release"]
@@ -243,7 +261,7 @@ def test_texts_of_charts_are_escaped_and_not_linked(server: Server, space: str) 
 
 
 def test_the_overview_counts_releases_by_state(server: Server, space: str) -> None:
-    words = wait_for(lambda: (found := get_page(server, "/").words) and "has not answered" not in found and found)
+    words = wait_for(lambda: (found := get_page(server, "/").words) and "asked for its releases" not in found and found)
     assert re.search(r"Releases\s*\d+\s*deployed\s*\d", words)
     assert f"wall in {space}" in words.partition("Latest changes")[2]
 
@@ -444,7 +462,7 @@ def test_a_cluster_that_hangs_does_not_delay_the_overview(serve: Serve, cluster:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = {"server": f"https://127.0.0.1:{silent.getsockname()[1]}", "insecure-skip-tls-verify": True}
         server = serve(svc={"kube": {"kubeconfig": str(cluster.config(cluster=place))}})
-        assert "The cluster has not answered yet" in get_page(server, "/").words  # and not that it took too long
+        assert "The cluster is asked for its releases" in get_page(server, "/").words  # and not that it took too long
 
 
 def test_releases_of_the_only_readable_namespace_are_shown(serve: Serve, cluster: Cluster, space: str) -> None:
@@ -521,7 +539,6 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
 ) -> None:
     space = cluster.namespace()
     with chromium.page(url_of(server)) as one:
-        one.on("dialog", lambda requested: requested.accept())
         one.goto("/repositories/paint/tint?version=0.1.0")
         one.get_by_role("link", name="Install 0.1.0").click()
         one.get_by_label("Release name").fill("door")
@@ -537,24 +554,27 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
         upgrade.get_by_role("button", name="Preview").click()
         one.locator(".diff .add", has_text="blue").wait_for()
         upgrade.get_by_role("button", name="Upgrade").click()
-        one.get_by_text("tint-0.2.0").first.wait_for()
+        one.locator(".toast.good", has_text="door upgraded to tint-0.2.0: revision 2, deployed").wait_for()
         one.locator(".tabs").get_by_role("link", name="History").click()
         one.get_by_role("button", name="Compare").click()
         one.locator(".diff .del", has_text="red").wait_for()
         one.locator(".tabs").get_by_role("link", name="History").click()
         one.get_by_role("link", name="Roll back to revision 1").click()
         one.get_by_role("button", name="Roll back").click()
+        confirm(one, "Roll back door to revision 1?", "Roll back door")
         one.wait_for_url(f"**/releases/{space}/door")
+        one.locator(".toast.good", has_text="door rolled back to revision 1: revision 3, deployed").wait_for()
         one.get_by_text("Rollback to 1").wait_for()
         one.goto(f"/releases/{space}/door?show=change")
         one.get_by_role("button", name="Uninstall").click()
+        confirm(one, f"Uninstall door from {space}?", "Uninstall door")
         one.wait_for_url("**/releases")
+        one.locator(".toast.good", has_text=f"door uninstalled from {space}").wait_for()
         assert server.get(f"/releases/{space}/door").status == 404
 
 
 def test_the_keyboard_opens_a_release_and_rolls_it_back(server: Server, chromium: Browser, space: str) -> None:
     with chromium.page(url_of(server)) as one:
-        one.on("dialog", lambda requested: requested.accept())
         one.goto("/")
         for key in ("g", "r"):
             one.keyboard.press(key)
@@ -575,6 +595,8 @@ def test_the_keyboard_opens_a_release_and_rolls_it_back(server: Server, chromium
         tab_to(one, "API key", "#rollback")
         one.keyboard.type(KEY)
         tab_to(one, "Roll back wall")
+        one.keyboard.press("Enter")
+        one.get_by_role("dialog", name="Roll back wall to revision 2?").wait_for()
         one.keyboard.press("Enter")
         one.wait_for_url(f"**/releases/{space}/wall")
         one.get_by_text("Rollback to 2").wait_for()
@@ -599,7 +621,7 @@ def test_a_long_change_shows_progress_and_continues_after_leaving(
         one.get_by_text("Stopped waiting").wait_for()
         assert "not ready" in get_page(server, f"/releases/{space}/slow").words
         one.goto(f"/releases/{space}/slow")
-        one.get_by_text("0 of 1 ready").wait_for()
+        one.get_by_text("1 of 1 not ready").wait_for()
         cluster.ready_deployment(space, "slow")
         one.get_by_text("1 of 1 ready").wait_for()
 
