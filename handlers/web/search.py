@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
@@ -30,7 +30,7 @@ _MAX_CHARACTERS = 200
 _MAX_RELEASES_AGE_SECONDS = 10.0
 """The palette searches at each key: the cluster is not listed for each of them."""
 _MAX_OF_A_KIND = 6
-"""Results of one kind, so that no kind pushes the others out of a short list."""
+"""Results of one kind that are shown at least, so that no kind pushes the others out of a short list."""
 _PAGES = {
     "Overview": "/",
     "Processes": "/processes",
@@ -44,6 +44,16 @@ _PAGES = {
     "Profile, tokens, sessions": "/profile",
 }
 _VERBS = ("start", "stop", "restart")
+_MIN_VERB = 3
+_ALL = {
+    "process": ("/processes", "processes"),
+    "project": ("/projects", "projects"),
+    "run": ("/search", "runs"),
+    "test": ("/search", "tests"),
+    "release": ("/releases", "releases"),
+    "chart": ("/search", "charts"),
+}
+"""The page that lists all results of a kind, and the plural of the kind."""
 
 
 @frozen
@@ -57,103 +67,155 @@ class SearchResult:
     href: str
 
 
-async def search(page: Base, text: str, limit: int) -> list[SearchResult]:
-    """What matches the text, best first: names that begin with it, then names that contain it."""
+@frozen
+class _Kind:
+    """The results of one kind, best first, and how many match; `is_more`: at least so many."""
+
+    kind: str
+    results: Sequence[SearchResult]
+    total: int
+    is_more: bool = False
+
+
+async def search(page: Base, text: str, limit: int, only: str = "") -> list[SearchResult]:
+    """What matches the text, best first: names that begin with it, then names that contain it.
+
+    Each kind gets room for six, and what the others leave. A kind with more has a result that leads to all of them.
+    """
     text = text.strip()[:_MAX_CHARACTERS]
     needle = text.lower()
-    results = [*_pages(needle), *_actions(page, needle), *_processes(page, needle)]
+    kinds = [_pages(needle), _actions(page, needle), _processes(page, needle, limit)]
     if needle:
-        results += [*await _projects(page, needle), *await _tracked(page, text), *await _charts(page, needle)]
+        tracked = await _tracked(page, text, limit)
+        kinds += [await _projects(page, needle, limit), *tracked, *await _charts(page, needle, limit)]
+    kinds = [kind for kind in kinds if kind.results and kind.kind == (only or kind.kind)]
+    return _chosen(kinds, text, limit, bool(only))
+
+
+def _chosen(kinds: Sequence[_Kind], text: str, limit: int, is_alone: bool) -> list[SearchResult]:
+    """The results of all kinds within the limit, in the order of the kinds."""
+    shares = [min(len(kind.results), _MAX_OF_A_KIND) for kind in kinds]
+    room = limit - sum(shares) - sum(kind.total > share for kind, share in zip(kinds, shares, strict=True))
+    results = list[SearchResult]()
+    for kind, least in zip(kinds, shares, strict=True):
+        added = max(0, min(len(kind.results) - least, room))
+        room -= added
+        results += kind.results[: least + added]
+        if least + added < kind.total and text and not is_alone and kind.kind in _ALL:
+            results.append(_all(kind, least + added, text))
     return results[:limit]
 
 
-def _best(
-    found: Iterable[_Item], name: Callable[[_Item], str], needle: str, limit: int = _MAX_OF_A_KIND
-) -> list[_Item]:
-    """Chosen before their results are made: a letter may be found in a thousand releases."""
-    return sorted(found, key=lambda item: not name(item).lower().startswith(needle))[:limit]
+def _all(kind: _Kind, shown: int, text: str) -> SearchResult:
+    """The result that leads to all of one kind."""
+    path, plural = _ALL[kind.kind]
+    total = f"{kind.total:,}{' or more' if kind.is_more else ''}"
+    query = {"q": text, **({"kind": kind.kind} if path == "/search" else {})}
+    return SearchResult("page", f"All {total} {plural}", f"{shown} of {total}", "", f"{path}?{urlencode(query)}")
 
 
-def _pages(needle: str) -> list[SearchResult]:
-    titles = _best((title for title in _PAGES if needle in title.lower()), str, needle, len(_PAGES))
-    return [SearchResult("page", title, "", "", _PAGES[title]) for title in titles]
+def _best(found: Iterable[_Item], name: Callable[[_Item], str], needle: str, limit: int) -> tuple[list[_Item], int]:
+    """The best and how many there are. Chosen before their results are made: a letter may be in a thousand names."""
+    ordered = sorted(found, key=lambda item: not name(item).lower().startswith(needle))
+    return ordered[:limit], len(ordered)
 
 
-def _actions(page: Base, needle: str) -> Iterator[SearchResult]:
-    """`restart web` offers to restart each process whose name contains `web`."""
+def _pages(needle: str) -> _Kind:
+    titles, total = _best((title for title in _PAGES if needle in title.lower()), str, needle, len(_PAGES))
+    return _Kind("page", [SearchResult("page", title, "", "", _PAGES[title]) for title in titles], total)
+
+
+def _actions(page: Base, needle: str) -> _Kind:
+    """`restart web` and `rest` offer to restart each process whose name contains `web`, or the first of all."""
     verb, _, name = needle.partition(" ")
-    if verb not in _VERBS or not name.strip():
-        return
+    verbs = [each for each in _VERBS if len(verb) >= _MIN_VERB and each.startswith(verb)]
     names = [process.name for process in page.supervision.fleet if name.strip() in process.name.lower()]
-    for match in names[:_MAX_OF_A_KIND]:
-        href = f"/api/v1/processes/{verb}/{quote(match, safe='')}"
-        yield SearchResult("action", f"{verb.capitalize()} {match}", "", "", href)
-
-
-def _processes(page: Base, needle: str) -> list[SearchResult]:
-    found = (one for one in page.supervision.fleet if needle in f"{one.name} {one.spec.description}".lower())
-    return [
-        SearchResult("process", one.name, one.spec.description, one.status.value, process_url(one.name))
-        for one in _best(found, lambda process: process.name, needle)
+    results = [
+        SearchResult("action", f"{each.capitalize()} {match}", "", "", _action(each, match))
+        for each in verbs
+        for match in names[:_MAX_OF_A_KIND]
     ]
+    return _Kind("action", results[:_MAX_OF_A_KIND], min(len(results), _MAX_OF_A_KIND))
 
 
-async def _projects(page: Base, needle: str) -> list[SearchResult]:
+def _action(verb: str, name: str) -> str:
+    return f"/api/v1/processes/{verb}/{quote(name, safe='')}"
+
+
+def _processes(page: Base, needle: str, limit: int) -> _Kind:
+    found = (one for one in page.supervision.fleet if needle in f"{one.name} {one.spec.description}".lower())
+    best, total = _best(found, lambda process: process.name, needle, limit)
+    results = [
+        SearchResult("process", one.name, one.spec.description, one.status.value, process_url(one.name)) for one in best
+    ]
+    return _Kind("process", results, total)
+
+
+async def _projects(page: Base, needle: str, limit: int) -> _Kind:
     projects = await projects_of(page)
     found = (status for status in projects.statuses if needle in status.project.name.lower())
-    return [
+    best, total = _best(found, lambda status: status.project.name, needle, limit)
+    results = [
         SearchResult("project", one.project.name, one.reason, one.health.value, f"/projects/{one.project.id}")
-        for one in _best(found, lambda status: status.project.name, needle)
+        for one in best
     ]
+    return _Kind("project", results, total)
 
 
-async def _tracked(page: Base, text: str) -> list[SearchResult]:
+async def _tracked(page: Base, text: str, limit: int) -> tuple[_Kind, _Kind]:
+    """The runs and the tests."""
     user = page.caller.user
     runs, tests = await page.tracker.run(
         lambda: (
-            tracker_search.find_runs(user, text, _MAX_OF_A_KIND),
-            tracker_search.find_tests(user, text, _MAX_OF_A_KIND),
+            tracker_search.find_runs(user, text, limit + 1),
+            tracker_search.find_tests(user, text, limit + 1),
         )
     )
-    return [
-        *(
-            SearchResult("run", f"Run {run.id} of {run.project}", _about(run), run.status.lower(), f"/runs/{run.id}")
-            for run in runs
-        ),
-        *(
-            SearchResult(
-                "test",
-                f"{test.class_name} {test.name}".strip(),
-                test.project,
-                "",
-                f"/projects/{test.project_id}/test?{urlencode({'className': test.class_name, 'name': test.name})}",
-            )
-            for test in tests
-        ),
+    about_runs = [
+        SearchResult("run", f"Run {run.id} of {run.project}", _about(run), run.status.lower(), f"/runs/{run.id}")
+        for run in runs
     ]
+    about_tests = [
+        SearchResult("test", f"{test.class_name} {test.name}".strip(), test.project, "", _of(test)) for test in tests
+    ]
+    return _counted("run", about_runs, limit), _counted("test", about_tests, limit)
+
+
+def _counted(kind: str, results: list[SearchResult], limit: int) -> _Kind:
+    """The results of a search that reads one more than the limit."""
+    return _Kind(kind, results[:limit], len(results), len(results) > limit)
+
+
+def _of(test: tracker_search.FoundTest) -> str:
+    query = urlencode({"className": test.class_name, "name": test.name})
+    return f"/projects/{test.project_id}/test?{query}"
 
 
 def _about(run: tracker_search.FoundRun) -> str:
     return ", ".join(part for part in (run.branch, (run.commit or "")[:10]) if part)
 
 
-async def _charts(page: Base, needle: str) -> list[SearchResult]:
-    charts, results = page.charts, list[SearchResult]()
+async def _charts(page: Base, needle: str, limit: int) -> list[_Kind]:
+    """The releases, where a cluster is known, and the charts."""
+    charts, kinds = page.charts, list[_Kind]()
     work = charts.work(page.request)
     known = (
         await charts.overview.lately(work.reads, _MAX_RELEASES_AGE_SECONDS) if charts.has_cluster(work.target) else None
     )
     if known is not None and known.problem is None:
         found = (release for release in known.releases if needle in release.name.lower())
-        results += [
+        best, total = _best(found, lambda release: release.name, needle, limit)
+        results = [
             SearchResult("release", one.name, one.namespace, one.status, release_url(one.namespace, one.name))
-            for one in _best(found, lambda release: release.name, needle)
+            for one in best
         ]
-    names = await charts.repositories.stored(lambda: repositories.charts_named(needle, _MAX_OF_A_KIND))
-    for repository, chart in names:
-        href = f"{repository_url(repository)}/{quote(chart, safe='')}"
-        results.append(SearchResult("chart", f"{repository}/{chart}", "", "", href))
-    return results
+        kinds.append(_Kind("release", results, total))
+    names = await charts.repositories.stored(lambda: repositories.charts_named(needle, limit + 1))
+    results = [
+        SearchResult("chart", f"{repository}/{chart}", "", "", f"{repository_url(repository)}/{quote(chart, safe='')}")
+        for repository, chart in names
+    ]
+    return [*kinds, _counted("chart", results, limit)]
 
 
 @http_message
@@ -174,7 +236,8 @@ class SearchPage(Page):
 
     async def get(self) -> None:
         text = self.query().get("q", "").strip()
-        results = await search(self, text, MAX_LIMIT)
+        kind = self.query().get("kind", "")
+        results = await search(self, text, MAX_LIMIT, kind if kind in _ALL else "")
         shown = [result for result in results if result.kind != "action"]
         write_page(self, "web/search.html", q=text, results=shown, state_html=state_html)
 
@@ -184,7 +247,8 @@ def state_html(result: SearchResult) -> str:
     if not result.state:
         return ""
     kind = (_process_kind if result.kind == "process" else _plain_kind)(result.state)
-    return layout.state(result.state.replace("_", " ").replace("-", " "), kind)
+    label = result.state.replace("_", " ").replace("-", " ")
+    return layout.state(f"tests {label}" if result.kind == "run" else label, kind)
 
 
 def _process_kind(status: str) -> str:

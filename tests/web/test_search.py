@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 import uploads
 import users
-from browser_pages import Browser, axe_findings, get_page, url_of
+from browser_pages import Browser, axe_findings, confirm, get_page, url_of
 from conftest import Server, wait_for
 from http_checks import running_server
 
@@ -51,6 +51,7 @@ def found(server: Server, q: str, **headers: str) -> list[tuple[str, str]]:
         ("shop's", ("process", "web")),
         ("%_", ("process", "100%_db")),
         ("restart worker", ("action", "Restart web-worker")),
+        ("rest", ("action", "Restart web")),
         ("shop/w", ("project", "shop/web")),
         ("abcdef", ("run", "Run 1 of shop/web")),
         ("fix-w", ("run", "Run 1 of shop/web")),
@@ -80,6 +81,16 @@ def test_nothing_of_a_private_project_is_found_without_permission(server: Server
     assert not [title for _, title in found(server, "secret")]
     token = users.create_token(server.data, "boss2", role="ADMIN")
     assert {kind for kind, _ in found(server, "secret", Authorization=f"Bearer {token}")} == {"project", "run"}
+
+
+def test_a_kind_with_more_results_leads_to_all_of_them(server: Server) -> None:
+    uploads.upload(server, ("project", "shop/web"), ("junit", uploads.junit(50, 0, prefix="many")))
+    results = server.get("/api/v1/search?q=many").json
+    assert [item["kind"] for item in results] == ["test"] * 19 + ["page"]
+    assert (results[-1]["title"], results[-1]["detail"]) == ("All 21 or more tests", "19 of 21 or more")
+    assert results[-1]["href"] == "/search?q=many&kind=test"
+    assert len(server.get("/api/v1/search?q=many&limit=100").json) == 50
+    assert "50 results" in get_page(server, results[-1]["href"]).words
 
 
 @pytest.mark.parametrize("limit", ["0", "101", "x"])
@@ -131,10 +142,10 @@ def test_the_palette_opens_by_keys_and_restarts_a_process_after_confirmation(chr
         assert axe_findings(tab) == []
         tab.keyboard.press("Enter")
         tab.wait_for_url("**/processes/web-worker")
-        tab.on("dialog", lambda dialog: dialog.accept())
         tab.keyboard.press("/")
         tab.get_by_role("combobox", name="Search everything").fill("start web-w")
         tab.get_by_role("option", name="Start web-worker").click()
+        confirm(tab, "Start web-worker?", "Start")
         tab.locator(".toast.good").wait_for()
         wait_for(lambda: server.get("/api/v1/processes/info/web-worker").json["status"] == "running")
 
