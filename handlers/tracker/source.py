@@ -14,6 +14,7 @@ from handlers.tracker import serializers
 from handlers.tracker.base import answer_kept, in_snapshot
 from handlers.tracker.detail_responses import CoveredFileInfo
 from handlers.tracker.pages import coverage_strip
+from handlers.tracker.pages.run_coverage import run_coverage
 from handlers.tracker.pages.tracker_pages import ReadPage
 from handlers.tracker.runs import RunRequest
 from models.errors import Invalid
@@ -61,10 +62,19 @@ async def run_file(handler: Base, request: CoveredFileRequest) -> object:
 
 
 class CoveragePage(ReadPage):
-    """One file, line by line."""
+    """One file, line by line; without a path the coverage of the run."""
 
     async def get(self, id: str) -> None:
-        path = read(CoveredFileRequest, {"id": id}, self.query(), {}).path
+        query = self.query()
+        if not query.get("path"):
+            gate = self.config.tracker.quality_gate
+            await self.show_kept(
+                "tracker/run_coverage.html",
+                lambda user: state_of_run(user, id),
+                lambda: run_coverage(self.caller.user, id, gate, query),
+            )
+            return
+        path = read(CoveredFileRequest, {"id": id}, query, {}).path
         user, settings = self.caller.user, self.config.tracker.source
         if await self.query_fast(lambda: forges.shows_to(user, id, settings)):
             run, project, file = await from_forge(self, id, path)

@@ -111,3 +111,17 @@ def _path(values: Sequence[float | None]) -> str:
             path += "h.01"  # a single point shows as a dot
         in_segment = True
     return f'<path class="line" d="{path}"/>' if path else ""
+
+
+def bar(pct: float) -> str:
+    """Renders a percentage of coverage as a bar; the same kinds as the treemap's."""
+    return (
+        '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect width="100" height="8"/>'
+        f'<rect class="{coverage_kind(pct)}" width="{pct:.1f}" height="8"/></svg>'
+    )
+
+
+def coverage_kind(pct: float) -> str:
+    """The kind of a percentage of covered lines: good from 80, warn from 50, else bad."""
+    return "good" if pct >= 80 else "warn" if pct >= 50 else "bad"

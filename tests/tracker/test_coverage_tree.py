@@ -54,10 +54,16 @@ def test_the_page_of_a_run_shows_coverage_by_folder(serve: object) -> None:
     server: Server = serve()  # type: ignore[operator]
     sources = {"com/shop/A.java": {1: True, 2: False}, "com/shop/inner/B.java": {1: True}, "C.java": {1: True}}
     run = upload(server, ("project", "shop"), ("junit", junit(1)), ("jacoco", jacoco(sources)))["runId"]
-    top = get_page(server, f"/runs/{run}")
+    top = get_page(server, f"/runs/{run}/coverage")
     links = [
         link for tag, attributes in top.tags if tag == "a" and (link := attributes.get("href")) and "folder=" in link
     ]
     assert links
     assert isinstance(top, PageText)
     assert "inner" in get_page(server, str(links[0]).split("#")[0]).words
+
+
+def test_the_tiles_of_a_treemap_are_nearly_square() -> None:
+    tiles = treemap([Entry(str(n), str(n), False, n, 0, 1, None) for n in range(1, 21)], 1200, 280)
+    assert max(max(tile.width / tile.height, tile.height / tile.width) for tile in tiles) < 4
+    assert treemap([], 1200, 280) == []

@@ -537,3 +537,16 @@ def test_form_with_a_bearer_token_needs_no_xsrf_field(server: Server, project: P
     )  # fmt: skip
     assert answer.status == 303
     assert server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]["baseBranch"] == "trunk"
+
+
+def test_the_coverage_of_a_run_is_a_page_of_its_own(server: Server) -> None:
+    answer = upload(
+        server, ("project", "covered"), ("jacoco", jacoco({"a.py": {1: True, 2: False}, "b.py": {1: True}}))
+    )
+    page = server.get(f"/runs/{answer['runId']}/coverage")
+    assert page.status == 200
+    assert page.text.count("<rect") >= 4
+    for text in ("66.6 %", "a.py", "50.0 %"):
+        assert text in page.text
+    assert server.get(f"/api/v1/runs/{answer['runId']}/coverage").status == 400
+    assert server.get("/runs/99999/coverage").status in (303, 404)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import uploads
-from browser_pages import Browser, tab_to, url_of, without_the_server
+from browser_pages import Browser, axe_findings, tab_to, url_of, without_the_server
 from conftest import Server, wait_for
 from http_checks import running_server
 
@@ -122,3 +122,11 @@ def test_keyboard_and_palette_start_filter_open_and_compare(server: Server, chro
         keys.press("Enter")
         page.wait_for_url("**/compare?base=1&head=2")
         page.get_by_role("heading", name="Run 2 against run 1").wait_for()
+
+
+def test_a_list_with_a_next_page_has_no_two_landmarks_of_one_name(server: Server, chromium: Browser) -> None:
+    run = uploads.upload(server, ("project", "many"), ("junit", uploads.junit(300)))["runId"]
+    with chromium.page(url_of(server)) as page:
+        page.goto(f"/runs/{run}/tests")
+        page.get_by_role("navigation", name="More of this list").wait_for()
+        assert axe_findings(page) == []

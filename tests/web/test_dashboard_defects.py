@@ -190,7 +190,7 @@ def test_the_failures_are_filtered(server: Server, query: str, count: int) -> No
     assert '<details class="group' not in text
 
 
-@pytest.mark.parametrize(("query", "title"), [("", "no #"), ("group=cause&q=case", "no #"), ("group=suite", "cases")])
+@pytest.mark.parametrize(("query", "title"), [("", "no "), ("group=cause&q=case", "no "), ("group=suite", "cases")])
 def test_the_largest_group_of_failures_is_first_with_its_first_tests(server: Server, query: str, title: str) -> None:
     text = server.get(f"/runs/1?{query}").text
     group = text.partition('<details class="group')[2].partition('<details class="group')[0]

@@ -22,6 +22,7 @@ from handlers.tracker.pages.forms import TrackedPage
 from handlers.tracker.project_status import health, projects_of, render_rows, trends_of
 from handlers.tracker.projects import history_of
 from handlers.tracker.responses import PatchInfo
+from handlers.web import svg
 from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
 from handlers.web.table import page_of, read_number, read_table
 from models.accounts import permissions
@@ -52,8 +53,10 @@ Result = TypeVar("Result")
 _DEFAULT_RUNS = 20
 _FAILURES_PER_PAGE = 25
 _MAX_RESULTS = 100
-_MAX_FILES = 100
-_MAP_SIZE = (900, 160)
+_MAX_FILES = 10
+_MAP_SIZE = (1200, 280)
+_CHARACTER_WIDTH = 7.5
+_MAX_TITLE = 160
 _UNITS = (("MB", 1_000_000), ("kB", 1000))
 _PROJECT_SORTS: dict[str, Callable[[ProjectStatus], Any]] = {
     "name": lambda status: status.project.name.lower(),
@@ -109,7 +112,23 @@ def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
     )
 
 
+def _shortened(text: str, width: float) -> str:
+    """A name that fits into so many units of a map, cut with an ellipsis."""
+    room = int((width - 16) / _CHARACTER_WIDTH)
+    return text if len(text) <= room else f"{text[: max(1, room - 1)]}…"
+
+
+def _one_line(text: str) -> str:
+    """The first line of a message that says something, shortened."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), text)
+    return line if len(line) <= _MAX_TITLE else f"{line[: _MAX_TITLE - 1]}…"
+
+
 _HELPERS = {
+    "one_line": _one_line,
+    "bar": svg.bar,
+    "coverage_kind": svg.coverage_kind,
+    "shortened": _shortened,
     "change": change,
     "took": took,
     "kind": kind,
@@ -335,12 +354,13 @@ class RunPage(ReadPage):
             "before": before,
             "after": after,
             "max_files": _MAX_FILES,
-            **_coverage_tree(run, baseline, query.get("folder", "")),
+            **coverage_tree_of(run, baseline, query.get("folder", "")),
+            "has_folder": bool(query.get("folder")),
             "perf": perf.compared(run.id, perf.baselines(run.id, self.thresholds(project).base_branch)),
             "report_warnings": queries.report_warnings(run.id),
             "drops": test_drop.warnings(run.id, verdict.baseline_id, attempts.is_waiting(run)),
             "ambiguous_keys": attempts.ambiguous_keys(run) if run.run_key is not None else (),
-            "patch": _patch(run),
+            "patch": patch_of(run),
             **_failures(run, project, verdict.baseline_id, query),
             "writes": permissions.may_write(user, project),
         }
@@ -401,14 +421,14 @@ def _failure_query(query: Mapping[str, str]) -> tuple[FailureQuery, int, list[st
     )
 
 
-def _patch(run: Run) -> PatchInfo | None:
+def patch_of(run: Run) -> PatchInfo | None:
     """The coverage of changed lines; None if no upload of the run had a diff."""
     if run.patch_covered is None:
         return None
     return serializers.patch_info(run, patch.coverage([run.id]), None, MAX_DIFF_FILES)
 
 
-def _coverage_tree(run: Run, baseline: Run | None, folder: str) -> dict[str, Any]:
+def coverage_tree_of(run: Run, baseline: Run | None, folder: str) -> dict[str, Any]:
     """One level of the folders of a run's coverage, with its treemap."""
     files = coverage_tree.files_of(run) if run.line_covered is not None else {}
     before = coverage_tree.files_of(baseline) if baseline and files else {}

@@ -110,22 +110,30 @@ class Tile:
 
 
 def treemap(entries: Sequence[Entry], width: float, height: float) -> list[Tile]:
-    """Rectangles whose areas are the numbers of lines. Each is cut along its longer side, into halves of the lines."""
-    shown = sorted((entry for entry in entries if entry.lines), key=lambda entry: -entry.lines)
-    tiles, waiting = list[Tile](), [(shown, 0.0, 0.0, width, height)] if shown else []
+    """Rectangles whose areas are the numbers of lines, squarified: each row is filled while its tiles grow squarer."""
+    waiting = sorted((entry for entry in entries if entry.lines), key=lambda entry: -entry.lines)
+    tiles, x, y = list[Tile](), 0.0, 0.0
+    scale = width * height / max(1, sum(entry.lines for entry in waiting))
     while waiting:
-        group, x, y, wide, high = waiting.pop()
-        if len(group) == 1:
-            tiles.append(Tile(group[0], x, y, wide, high))
-            continue
-        total, first, cut = sum(entry.lines for entry in group), 0, 0
-        while cut < len(group) - 1 and (not cut or first + group[cut].lines <= total / 2):
-            first += group[cut].lines
-            cut += 1
-        share, rest = first / total, 1 - first / total
-        waiting += (
-            [(group[:cut], x, y, wide * share, high), (group[cut:], x + wide * share, y, wide * rest, high)]
-            if wide >= high
-            else [(group[:cut], x, y, wide, high * share), (group[cut:], x, y + high * share, wide, high * rest)]
-        )
+        side = max(min(width - x, height - y), 1e-6)
+        row = 1
+        while row < len(waiting) and _worst(waiting[: row + 1], side, scale) <= _worst(waiting[:row], side, scale):
+            row += 1
+        thick, along = sum(entry.lines for entry in waiting[:row]) * scale / side, 0.0
+        is_column = width - x >= height - y
+        for entry in waiting[:row]:
+            long = entry.lines * scale / thick
+            tiles.append(
+                Tile(entry, x, y + along, thick, long) if is_column else Tile(entry, x + along, y, long, thick)
+            )
+            along += long
+        x, y = (x + thick, y) if is_column else (x, y + thick)
+        waiting = waiting[row:]
     return tiles
+
+
+def _worst(row: Sequence[Entry], side: float, scale: float) -> float:
+    """The largest ratio of two sides among the tiles of a row along this side."""
+    areas = [entry.lines * scale for entry in row]
+    total = sum(areas)
+    return max(side * side * areas[0] / total**2, total**2 / (side * side * areas[-1]))
