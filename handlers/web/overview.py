@@ -61,6 +61,8 @@ class ReleaseSummary:
     latest: Sequence[tuple[Brief, str, int]] = ()
     """The releases that changed last, each with the path of its page and the time in microseconds since 1970."""
     problem: str = ""
+    is_loading: bool = False
+    """Whether the cluster has not answered since the start of the server."""
 
 
 class Overview(Page):
@@ -121,7 +123,7 @@ async def release_summary(charts: Charts, request: HTTPServerRequest) -> Release
         return ReleaseSummary({}, [], problem="No cluster is configured (svc.kube.kubeconfig).")
     known = await charts.overview.lately(work.reads)
     if known is None:
-        return ReleaseSummary({}, [], problem="The cluster has not answered yet.")
+        return ReleaseSummary({}, [], is_loading=True)
     if known.problem is not None:
         return ReleaseSummary({}, [], problem=f"The cluster does not answer: {known.problem.message}.")
     failed = [release for release in known.releases if release.status == "failed"][:_MAX_FAILED_RELEASES]
@@ -147,7 +149,7 @@ def _process_changes(events: Iterable[Entry]) -> Iterator[Change]:
 def _run_changes(statuses: Iterable[ProjectStatus]) -> Iterator[Change]:
     runs = ((status.newest, status.project.name) for status in statuses if status.newest is not None)
     for run, name in nlargest(_MAX_CHANGES, runs, key=lambda pair: pair[0].created_at):
-        state = layout.state(run.status.lower(), "good" if run.status == "PASSED" else "bad")
+        state = layout.state(f"tests {run.status.lower()}", "good" if run.status == "PASSED" else "bad")
         yield Change(f"/runs/{run.id}", f"{name}, run {run.id}", state, run.created_at)
 
 

@@ -99,7 +99,7 @@ def sample_server(folder: Path, data: Path, cluster: Any = None) -> Iterator[Ser
 def take(server: Server, chromium: Any, release: str = "") -> dict[str, bytes]:
     """The pictures of the pages of the sample data and of a release, by name and theme. Live figures are covered."""
     wait_for(lambda: server.get("/api/v1/processes/info/shop-api").json["status"] == "running")
-    wait_for(lambda: "has not answered yet" not in server.get("/").text, about="the releases of the cluster")
+    wait_for(lambda: "releases-loading" not in server.get("/").text, about="the releases of the cluster")
     project = next(item["id"] for item in server.get("/api/v1/projects").json if item["name"] == "acme/shop")
     run = server.get(f"/api/v1/projects/{project}/runs").json[0]["id"]
     paths = {"overview": "/", "projects": "/projects", "project": f"/projects/{project}", "run": f"/runs/{run}"}
