@@ -12,6 +12,7 @@ const WRAPPED_LINES = 500;
 const BATCH_LINES = 5000;
 const SEARCH_LIMIT_MS = 1000;
 const TYPING_MS = 250;
+const [MIN_FITTED_LINES, MAX_FITTED_LINES] = [5, 200];
 const MARKED_CHARACTERS = 2000;
 const FOUND = -1e9; // the number of the first of the lines that the server has found
 const LEVELS = ["error", "warning", "info"];
@@ -164,6 +165,14 @@ class Viewer {
   #setHeight(total) {
     if (!this.#wrap.checked) this.#spacer.style.setProperty("height", `${total * this.#lineHeight}px`);
     else this.#spacer.style.removeProperty("height");
+    this.#fitBox();
+  }
+
+  // The box is as high as the lines of the log, up to what the style sheet says; a filter does not change it.
+  #fitBox() {
+    const lines = this.#ring.end - this.#ring.first;
+    if (this.#isWaiting || this.#wrap.checked || lines > MAX_FITTED_LINES) { this.#box.style.removeProperty("max-height"); return; }
+    this.#box.style.setProperty("max-height", `${Math.max(MIN_FITTED_LINES, lines + 2) * this.#lineHeight}px`);
   }
 
   #clear() {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from attrs import evolve, frozen
@@ -24,22 +26,25 @@ from handlers.supervision.process_table import (
     usage_texts,
 )
 from handlers.supervision.selection import groups
+from handlers.supervision.streams import LogRequest, log_file
 from handlers.web import layout
 from handlers.web.table import TableQuery, read_table
 from models.config.redaction import shown_environment, shown_words
 from models.errors import Failed, Invalid, Problem
 from models.inputs import read
+from models.paging import Page as EventPage
 from models.paging import Paging
 from models.supervision import selectors
 from models.supervision.events import Entry, Filter
 from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
-from models.supervision.runs import Outcome
+from models.supervision.runs import Outcome, Run
 from supervisor import host
 from supervisor.processes import group_calls
+from supervisor.processes.logs.files import tail
 from supervisor.processes.process.process import Process
 
 _MAX_TIMELINE_EVENTS = 15
-_MAX_RUNS = 10
+_MAX_RUNS, _COUNTED_RUNS = 10, 20
 _MAX_LANES = 12
 _HISTORY_SORTS = ("eventTime", "processName", "newStatus", "oldStatus", "pid", "exitCode")
 _VERBS = ("start", "stop", "restart")
@@ -122,7 +127,7 @@ class ProcessPage(ControlPage):
         usage = (await self.supervision.meter.read([process])).get(name)
         page = await self.supervision.history.page(Paging(size=_MAX_TIMELINE_EVENTS), Filter(process=name))
         has_runs = process.spec.has_runs or self.supervision.context.runs.last(name) is not None
-        runs = await self.supervision.context.runs.page(name, Paging(size=_MAX_RUNS)) if has_runs else None
+        runs = await self.supervision.context.runs.page(name, Paging(size=_COUNTED_RUNS)) if has_runs else None
         write_page(
             self,
             "supervision/process.html",
@@ -133,6 +138,7 @@ class ProcessPage(ControlPage):
             total=page.total,
             spans=spans(page.content, self.clock.now()),
             runs=runs,
+            **_run_counts(runs.content if runs else ()),
             schedule=self.supervision.scheduler.report(process),
             outcome=outcome_html,
             settings=_settings(process.spec),
@@ -145,10 +151,10 @@ class ProcessPage(ControlPage):
             health_text=health_text,
             status_of=layout.status_of,
             width=_TIMELINE_WIDTH,
-            **await self._metrics(name),
+            **await self._metrics(name, page),
         )
 
-    async def _metrics(self, name: str) -> dict[str, object]:
+    async def _metrics(self, name: str, events: EventPage[Entry]) -> dict[str, object]:
         """The plots of CPU and memory."""
         query, now = self.query(), self.clock.now() // _MICROS_PER_SECOND
         requested = query.get("range") or "1h"
@@ -163,6 +169,7 @@ class ProcessPage(ControlPage):
             "has_group": process_metrics.has_group(points),
             "moves": process_metrics.moves(shown, now, int(settings.keep)),
             "ranges": process_metrics.RANGES,
+            "beyond": ranges_beyond(events, now),
             "ignored": "" if is_known else requested,
             "range": "" if query.get("from") or query.get("to") else requested if is_known else "1h",
             "is_measured": bool(settings.interval),
@@ -194,6 +201,22 @@ class ProcessPage(ControlPage):
             await self.supervision.scheduler.pause(name, verb == "pause")
         path = process_url(name) if self.form_value("to") == "one" else "/processes"
         self.redirect(self.prefix + path, status=303)
+
+
+class LogLines(Page):
+    """The newest lines of a log, scrolled to the last: what the page of a process shows in a frame without script."""
+
+    permission = READ_LOGS
+    may_be_framed = True
+
+    async def get(self, name: str) -> None:
+        request = read(LogRequest, {"name": name}, self.query(), {})
+        file = log_file(self.supervision, name, request.stream)
+        try:
+            text, _ = await asyncio.to_thread(tail, Path(file.path), request.lines)
+        except OSError as error:
+            raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
+        write_page(self, "supervision/log_lines.html", name=name, text=text.decode("utf-8", "replace").rstrip("\n"))
 
 
 class HistoryPage(Page):
@@ -245,6 +268,21 @@ class Span:
     kind: str
     at: int
     duration: str
+
+
+def ranges_beyond(events: EventPage[Entry], now: int) -> set[str]:
+    """The ranges that show no more than a shorter one: the process had its first event later. `now` is in seconds."""
+    if not events.content or events.total > len(events.content):
+        return set()
+    age = now - events.content[-1].at // _MICROS_PER_SECOND
+    return {name for before, name in pairwise(process_metrics.RANGES) if process_metrics.RANGES[before] >= age}
+
+
+def _run_counts(runs: Sequence[Run]) -> dict[str, object]:
+    """The last run of a job that has started, how many have ended, and how many of these succeeded."""
+    ended = [run for run in runs if run.outcome is not None]
+    succeeded = sum(run.outcome == "success" for run in ended)
+    return {"last_run": next(iter(runs), None), "ended": len(ended), "succeeded": succeeded, "max_runs": _MAX_RUNS}
 
 
 def _preferred_log(process: Process) -> str:
@@ -337,5 +375,6 @@ def spans(events: Sequence[Entry], now: int, start: int | None = None) -> list[S
 routes: list[Route] = [
     (r"/processes/?", Processes),
     (r"/processes/([^/]+)", ProcessPage),
+    (r"/processes/([^/]+)/log", LogLines),
     (r"/history", HistoryPage),
 ]

@@ -12,9 +12,11 @@ from browser_pages import Browser, PageText, axe_findings, faults_in_all_views, 
 from conftest import Serve, Server, python_command, wait_for
 from http_checks import running_server
 
-from handlers.supervision.pages import _settings
+from handlers.supervision.pages import _settings, ranges_beyond
 from handlers.supervision.process_table import process_url
-from models.supervision.process import Kind, ProcessSpec
+from models.paging import Page, Paging
+from models.supervision.events import Entry
+from models.supervision.process import Kind, ProcessSpec, Status
 
 COUNTING = python_command(
     "import itertools, time\nfor i in itertools.count(): print('line', i, flush=True); time.sleep(0.05)"
@@ -362,3 +364,25 @@ def test_each_setting_of_a_process_is_shown_once() -> None:
     names = [name for name, _ in _settings(ProcessSpec("job", ("true",), type=Kind.ONESHOT))]
     assert "type" in names
     assert len(names) == len(set(names))
+
+
+def test_ranges_beyond_the_first_event_of_a_process_are_disabled() -> None:
+    def events(age: int, total: int = 1) -> Page[Entry]:
+        at = (1_000_000 - age) * 1_000_000
+        entry = Entry(1, at, "web", None, None, None, None, Status.STARTING, Status.NOT_STARTED, 0)
+        return Page([entry], total, Paging())
+
+    assert ranges_beyond(events(300), 1_000_000) == {"1h", "6h", "24h"}
+    assert ranges_beyond(events(3700), 1_000_000) == {"24h"}
+    assert ranges_beyond(events(300, total=40), 1_000_000) == set()
+    assert ranges_beyond(Page([], 0, Paging()), 1_000_000) == set()
+
+
+def test_the_page_of_a_job_begins_with_its_runs_and_says_how_to_keep_its_output(server: Server) -> None:
+    server.do("start", "nightly")
+    wait_for(lambda: server.info("nightly")["status"] == "finished")
+    found = get_page(server, "/processes/nightly")
+    assert "CPU and memory" not in found.words
+    assert found.words.index("The latest runs") < found.words.index("this keeps it and shows it here")
+    assert "supervisor:\n  log: capture" in found.words
+    assert all(words in found.words for words in ("Next run", "Last run", "Succeeded", "of the last"))

@@ -15,18 +15,22 @@ from http_checks import running_server
 REPORT = """<testsuite name='s'><testcase classname='c.A' name='fine' time='0.5'/>
     <testcase classname='c.A' name='broken'><failure message='it broke'/></testcase></testsuite>"""
 JTL = "timeStamp,elapsed,label,success\n1700000000000,100,GET /cart,true\n"
-PAGES = ["/", "/processes", "/processes/web", "/history", "/search?q=web", "/swagger-ui.html", "/projects",
+PAGES = ["/", "/processes", "/processes/web", "/processes/weblog", "/history", "/search?q=web",
+         "/swagger-ui.html", "/projects",
          "/projects/1", "/projects/1/test?className=c.A&name=broken", "/projects/1/settings", "/projects/1/clusters",
          "/projects/1/triage",
          "/projects/1/owners", "/projects/1/search?q=broke", "/projects/1/perf", "/projects/1/commits",
          "/projects/1/commits/abc123", "/projects/1/pulls", "/projects/1/pulls/7", "/runs/2", "/runs/2/tests",
-         "/compare",
+         "/runs/2/coverage", "/compare",
          "/compare?base=1&head=2", "/profile", "/users"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("without-script"), {"web": {"command": "sleep 1000"}}) as one:
+    folder = tmp_path_factory.mktemp("without-script")
+    (folder / "weblog.log").write_text("".join(f"line {number}\n" for number in range(300)))
+    weblog = {"command": "sleep 1000", "stdout-logfile": str(folder / "weblog.log")}
+    with running_server(folder, {"web": {"command": "sleep 1000"}, "weblog": weblog}) as one:
         for _ in range(2):
             facts = (
                 ("project", "shop"),
@@ -87,3 +91,14 @@ def test_every_page_and_every_form_works_without_script(server: Server, chromium
             forms.send(path, kind, **fields)
             assert expected in page.content(), (kind, page.locator("main").inner_text())
         assert forms.seen - forms.sent == set()
+
+
+def test_the_newest_lines_of_a_log_stand_at_the_bottom(server: Server, chromium: Browser) -> None:
+    with chromium.page(url_of(server), java_script_enabled=False) as page:
+        page.goto("/processes/weblog")
+        assert not page.locator("[data-topic]").is_visible()
+        lines = page.frame_locator("iframe.log").locator("main")
+        lines.get_by_text("line 299").wait_for()
+        assert lines.evaluate("node => node.scrollHeight > node.clientHeight && node.scrollTop === 0")  # reversed
+        assert "line 99" not in lines.inner_text()
+        assert page.locator("#metrics ~ section").first.bounding_box()["height"] < 700
