@@ -114,6 +114,8 @@ async def search_log(handler: OperationHandler, request: LogSearchRequest) -> Lo
     """Searches a log in a worker process, which ends if the client leaves."""
     file, caller = log_file(handler.supervision, request.name, request.stream), handler.caller.account_or_address
     level = _LEVELS.index(request.level)
+    if len(request.q) > _MAX_TEXT:
+        raise Invalid(f"q has more than {_MAX_TEXT:,} characters")
     work = asyncio.ensure_future(
         handler.services.log_search.search(file, request.q, request.regex, level, request.before, caller)
     )

@@ -60,6 +60,7 @@ def test_an_expression_that_takes_too_long_ends_its_worker_and_is_422(server: Se
     [
         ("q=(&regex=true", "q is not a regular expression"),
         ("q=a&level=loud", "level"),
+        (f"q={'a' * 1001}", "q has more than 1,000 characters"),
         ("before=x", "before is not the cursor of a log"),
         ("stream=stdin", "stream"),
     ],
