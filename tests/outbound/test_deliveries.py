@@ -84,7 +84,8 @@ def test_a_kill_at_any_moment_loses_no_message_and_keeps_its_id(serve: Serve, re
         time.sleep(0.03 * number)  # a moment of the delivery, another one each time
         server.kill()
         server.start()
-    wait_for(lambda: all(any(line.startswith(one) for line in _lines(receiver)) for one in expected))
+    # a message whose server was killed twice while it was sent is due again after 5, then 10 s
+    wait_for(lambda: all(any(line.startswith(one) for line in _lines(receiver)) for one in expected), timeout=120)
     Admin(server).until_outbox(*["DONE"] * len(Admin(server).outbox()))
     by_id: dict[str, set[bytes]] = {}
     for (_, _, headers), body in zip(receiver.seen, receiver.bodies, strict=True):
