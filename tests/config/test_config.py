@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from models.children import Limits
+from models.config.cross_checks import ignored
 from models.config.loader import VARIABLES, differences, load
 from models.config.settings import BadConfig, Config, Forge
 from models.supervision.process import (
@@ -288,6 +289,12 @@ def flat(value: Any, above: str = "") -> dict[str, object]:
 
 def test_every_property_has_its_documented_default_and_there_is_no_other() -> None:
     assert flat(load(None, {})) == DEFAULTS
+
+
+def test_a_property_without_effect_is_reported(read: Read) -> None:
+    assert ignored(load(None, {})) == []
+    (line,) = ignored(read("svc.work.threads: 4"))
+    assert line.startswith("svc.work.threads is ignored: server.workers.processes")
 
 
 def test_a_process_has_the_documented_defaults(read: Read) -> None:
