@@ -85,8 +85,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     _add_verdict_options(parser)
     parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds without an answer (120)")
     parser.add_argument(
-        "--retry-for", type=_duration, default=120.0, metavar="S",
-        help="try again so long while the server cannot be reached or is overloaded (120s; 0: once)",
+        "--retry-for", type=_duration, metavar="S",
+        help="try again so long while the server cannot be reached or is overloaded (120s; 0: once); "
+        "a server that was neither named nor found is tried again only with this option",
     )  # fmt: skip
 
 
@@ -188,7 +189,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _upload(arguments: argparse.Namespace) -> int:
-    server = Server(_base_url(arguments.url), _token(arguments.token_file), arguments.timeout, arguments.retry_for)
+    server = _server(arguments)
     if arguments.verb == "finish":
         return _finish(server, _fields(arguments), arguments.gate, arguments.partial)
     if arguments.partial:
@@ -445,19 +446,48 @@ _URL_EXPECTED = "--url or PILOTHOUSE_URL must be a URL such as http://host:8080"
 
 
 _DEFAULT_URL = "http://127.0.0.1:8080"
+_RETRY_SECONDS = 120.0
+_START_PAUSE_SECONDS = 0.2
 
 
-def _local_url() -> str:
-    """The first URL of the server that `ctl` finds by its data directory; empty without one."""
+def _server(arguments: argparse.Namespace) -> Server:
+    """The server that was named, else that of this machine, else whatever listens on port 8080."""
+    token = _token(arguments.token_file)
+    retry_for = _RETRY_SECONDS if arguments.retry_for is None else arguments.retry_for
+    if url := arguments.url or os.environ.get("PILOTHOUSE_URL"):
+        return Server(_base_url(url), token, arguments.timeout, retry_for)
+    url, tried = _local_server(arguments, retry_for)
+    is_awaited = bool(url) or arguments.retry_for is not None
+    return Server(_base_url(url or _DEFAULT_URL), token, arguments.timeout, retry_for, tried, is_awaited)
+
+
+def _local_server(arguments: argparse.Namespace, seconds: float) -> tuple[str, Sequence[str]]:
+    """The URL of the server that `ctl` finds by its data directory, else the places that were tried.
+
+    Waits for a server that is starting.
+    """
     try:
-        from supervisor.cli.ctl.discovery import local_url
+        from supervisor.cli.ctl.discovery import local_server
+        from supervisor.cli.ctl.errors import CtlError
     except ImportError:  # the stand-alone file
-        return ""
-    return local_url()
+        return "", ()
+    options = argparse.Namespace(**{name: getattr(arguments, name, None) for name in ("config", "data_dir")})
+    end, is_announced = time.monotonic() + seconds, False
+    try:
+        while True:
+            found = local_server(options)
+            if not found.is_starting or time.monotonic() >= end:
+                return found.url, found.tried
+            if not is_announced:
+                print("pilothouse upload: waiting for the server that is starting", file=sys.stderr, flush=True)
+            is_announced = True
+            time.sleep(_START_PAUSE_SECONDS)
+    except CtlError as error:
+        raise UploadError(USAGE, str(error)) from None
 
 
-def _base_url(given: str | None) -> str:
-    url = (given or os.environ.get("PILOTHOUSE_URL") or _local_url() or _DEFAULT_URL).rstrip("/")
+def _base_url(url: str) -> str:
+    url = url.rstrip("/")
     try:
         parts = urllib.parse.urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)

@@ -151,12 +151,27 @@ class _Https(urllib.request.HTTPSHandler):
 class Server:
     """A Pilothouse server. Methods raise `UploadError` where it is unreachable, fails or refuses."""
 
-    def __init__(self, base: str, token: str, timeout: float, retry_for: float) -> None:
-        """`retry_for`: seconds from the first failure in which a request is tried again."""
+    def __init__(
+        self,
+        base: str,
+        token: str,
+        timeout: float,
+        retry_for: float,
+        tried: Sequence[str] = (),
+        is_awaited: bool = True,
+    ) -> None:
+        """`retry_for`: seconds from the first failure in which a request is tried again.
+
+        `tried` are the places in which no server was found before this one. Where it is not `is_awaited`, nothing is
+        known of a server there, and without an answer the first request is not tried again.
+        """
         self.base = base
         self._token = token
         self._timeout = timeout
         self._retry_for = retry_for
+        self._tried = "".join(f"\n  {line}" for line in tried)
+        self._is_awaited = is_awaited
+        self._has_answered = False
         self._opener = urllib.request.build_opener(_NoRedirects, _Http, _Https)
 
     def post(self, path: str, body: Packed, status: int) -> Mapping[str, Any]:
@@ -189,18 +204,20 @@ class Server:
             after = None
             try:
                 reply, after = self._send(path, body, headers)
+                self._has_answered = True
                 problem = None if reply.status < 400 else self._problem(reply, path)
                 if problem is None:
                     return reply
                 is_retried = reply.status in RETRIED_STATUSES
             except (OSError, http.client.HTTPException) as error:
                 problem = UploadError(UNREACHABLE, f"{self.base} cannot be reached: {reason_of(error)}{_HINT}")
-                is_retried = not isinstance(getattr(error, "reason", error), ssl.SSLError)
+                is_tls = isinstance(getattr(error, "reason", error), ssl.SSLError)
+                is_retried = (self._is_awaited or self._has_answered) and not is_tls
             now = time.monotonic()
             end = now + self._retry_for if end is None else end
             wait = pause if after is None else after
             if not is_retried or now + wait > end:
-                raise problem
+                raise problem if self._has_answered else UploadError(problem.exit_code, f"{problem}{self._tried}")
             print(f"pilothouse upload: {problem}; trying again in {wait:g} s", file=sys.stderr, flush=True)
             time.sleep(wait)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import fcntl
 import hashlib
 import http.server
 import json
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,11 @@ def upload_as_a_job(folder: Path, *arguments: str, **environ: str) -> Outcome:
         timeout=60, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 JUNIT = ("--junit", "**/TEST-*.xml")
@@ -853,18 +860,61 @@ def test_the_server_serves_the_uploader_as_one_file(serve: Serve, reports: Path)
     assert not re.search(rb"^(?:from|import) (?:supervisor|models|handlers)\b", answer.body, re.MULTILINE)
 
 
+def _upload_here(folder: Path, *options: str, before: Sequence[str] = ()) -> Outcome:
+    """Runs `upload` without an address."""
+    command = [sys.executable, str(ROOT / "run.py"), *before, "upload", "--project", "found", *JUNIT, *COMMIT, *options]
+    environ = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
 def test_the_server_is_found_as_ctl_finds_it(server: Server, reports: Path) -> None:
     """By the data directory, without an address."""
     (reports / "data").symlink_to(server.data)
-    command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "found", *JUNIT, *COMMIT]
-    command += ["--retry-for", "0"]
-    environ = {"PATH": os.environ["PATH"]}
-    done = subprocess.run(command, cwd=reports, env=environ, capture_output=True, text=True, timeout=60)
+    done = _upload_here(reports)
     assert done.returncode == 0, done.stderr
     assert f"; http://127.0.0.1:{server.port}/runs/" in done.stdout
     (reports / "data").unlink()
-    done = subprocess.run(command, cwd=reports, env=environ, capture_output=True, text=True, timeout=60)
-    assert "http://127.0.0.1:8080 cannot be reached" in done.stderr
+    named = _upload_here(reports, before=("--data-dir", str(server.data)))
+    assert named.returncode == 0, named.stderr
+
+
+@pytest.mark.skipif(listens(8080), reason="something listens on port 8080")
+def test_without_a_server_an_upload_says_at_once_what_it_tried(reports: Path) -> None:
+    (reports / "data").mkdir()
+    begun = time.monotonic()
+    done = _upload_here(reports)
+    assert time.monotonic() - begun < 30, "it waited for a server of which nobody knows"
+    assert done.returncode == 3
+    first, *tried = done.stderr.splitlines()
+    assert first.startswith("pilothouse upload: http://127.0.0.1:8080 cannot be reached: Connection refused")
+    assert "  data directory data: no server runs on it (it has no endpoint.json)" in tried
+    assert any(line.startswith("  data directory /var/lib/pilothouse: ") for line in tried)
+    patient = _upload_here(reports, "--retry-for", "1.5")
+    assert patient.returncode == 3
+    assert "trying again in 1 s" in patient.stderr
+
+
+def test_an_upload_waits_for_a_server_that_is_starting(server: Server, reports: Path) -> None:
+    data = reports / "data"
+    data.mkdir()
+    endpoint = json.loads((server.data / "endpoint.json").read_text())
+    with (data / "lock").open("w") as lock:
+        lock.write(str(os.getpid()))
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "found", *JUNIT, *COMMIT]
+        environ = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
+        with subprocess.Popen(
+            command, cwd=reports, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as waiting:
+            assert waiting.stderr is not None
+            assert waiting.stdout is not None
+            assert waiting.stderr.readline() == "pilothouse upload: waiting for the server that is starting\n"
+            (data / "endpoint.new").write_text(json.dumps(endpoint))
+            (data / "endpoint.new").rename(data / "endpoint.json")
+            assert f"; http://127.0.0.1:{server.port}/runs/" in waiting.stdout.read()
+            assert waiting.wait(60) == 0
 
 
 def _runs(program: str) -> bool:

@@ -54,15 +54,25 @@ def places(options: Namespace, environ: Mapping[str, str]) -> Iterator[Place]:
         yield Place(DEFAULT_URL, (Address(url=DEFAULT_URL),))
 
 
-def local_url() -> str:
-    """The first URL of the first server that runs on a default data directory; empty without one."""
-    try:
-        found = [
-            address.url for folder in _default_folders() for address in data_place(folder).addresses if address.url
-        ]
-    except CtlError:
-        return ""
-    return found[0] if found else ""
+class LocalServer(NamedTuple):
+    """The server of this machine: its URL, else whether one is just starting, and a line for each place without one."""
+
+    url: str
+    is_starting: bool
+    tried: tuple[str, ...]
+
+
+def local_server(options: Namespace) -> LocalServer:
+    """The first server with a URL on `--data-dir`, `--config` or the default data directories. Raises `CtlError`."""
+    tried, is_starting = [], False
+    for folder in data_dirs(options):
+        place = data_place(folder)
+        for address in place.addresses:
+            if address.url:
+                return LocalServer(address.url, False, ())
+        is_starting = is_starting or (lock_holder(folder) is not None and not (folder / ENDPOINT_FILE).exists())
+        tried.append(f"{place.name}: {place.problem or 'its server listens on its control socket only'}")
+    return LocalServer("", is_starting, tuple(tried))
 
 
 def unused_place(options: Namespace, environ: Mapping[str, str]) -> str:
@@ -136,7 +146,10 @@ def data_place(folder: Path) -> Place:
         addresses += [Address(url=url) for url in content["urls"]]
     except OSError as error:
         if isinstance(error, FileNotFoundError) and folder.is_dir():
-            return Place(name, problem=f"no server runs on it (it has no {ENDPOINT_FILE})")
+            runs = (
+                f"pid {holder} is starting or stopping" if (holder := lock_holder(folder)) else "no server runs on it"
+            )
+            return Place(name, problem=f"{runs} (it has no {ENDPOINT_FILE})")
         return Place(name, problem=error.strerror or str(error))
     except (ValueError, TypeError, KeyError, AttributeError):
         return Place(name, problem=f"{file} is damaged")
