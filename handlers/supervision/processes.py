@@ -6,7 +6,7 @@ import asyncio
 import operator
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -22,7 +22,7 @@ from handlers.http.serializers import ProcessHealth, ProcessStatusInfo, Response
 from handlers.operations import EVENT_STREAM, NoInputs, Operation, operation_routes, read_request
 from handlers.routing import Route, StreamPath
 from handlers.supervision.selection import NamedProcess, Selection, selected_names
-from handlers.supervision.streams import LogRequest, LogStream, StatusStream, log_file
+from handlers.supervision.streams import LogRequest, LogStream, StatusStream, cut_of, log_file
 from models.errors import Failed, NotFound
 from models.inputs import FLAG, choice, query
 from models.json_format import http_message
@@ -165,22 +165,23 @@ class Logs(Base):
         request = read_request(self, self.operations["GET"], [name])
         if request.stream == "both" and not request.download:
             self.set_header("Vary", "Accept")
-            self.send((await self._both(name, request.lines)).encode(), "text/plain; charset=utf-8")
+            self.send((await self._both(request)).encode(), "text/plain; charset=utf-8")
             return
         file = log_file(self.supervision, name, request.stream)
         if request.download:
             await self._download(file, request.backups)
             return
+        cut = await cut_of(self.supervision, file.path, request.since)
         try:
             text = await asyncio.to_thread(
-                lambda: tail(Path(file.path), request.lines)[0].decode("utf-8", "replace").encode()
+                lambda: cut(*tail(Path(file.path), request.lines)).decode("utf-8", "replace").encode()
             )
         except OSError as error:
             raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
         self.set_header("Vary", "Accept")
         self.send(text, "text/plain; charset=utf-8")
 
-    async def _both(self, name: str, lines: int) -> str:
+    async def _both(self, request: LogDownload) -> str:
         """The ends of both logs, each below a mark, that written last at the end. An empty log says so.
 
         A stream without a file of its own is left out. Raises `NotFound` if neither has one, `Failed`.
@@ -188,14 +189,17 @@ class Logs(Base):
         paths = dict[str, str]()
         for stream in ("stderr", "stdout"):
             try:
-                paths[log_file(self.supervision, name, stream).path] = stream  # both may have one file
+                paths[log_file(self.supervision, request.name, stream).path] = stream  # both may have one file
             except NotFound:
                 if stream == "stdout" and not paths:
                     raise
         parts = list[tuple[float, str]]()
         for path, stream in paths.items():
+            cut = await cut_of(self.supervision, path, request.since)
             try:
-                parts.append(await asyncio.to_thread(_marked_tail, Path(path), stream, lines))
+                text, written = await asyncio.to_thread(_tail_and_time, Path(path), request.lines, cut)
+                empty = "is empty" if request.since is None else "has nothing since then"
+                parts.append((written, _marked(stream, text, empty)))
             except OSError as error:
                 raise Failed(f"{path} cannot be read: {error.strerror}") from None
         return "".join(text for _, text in sorted(parts, key=itemgetter(0)))
@@ -219,12 +223,17 @@ class Logs(Base):
             pass  # the client has left
 
 
-def _marked_tail(path: Path, stream: str, lines: int) -> tuple[float, str]:
-    """When a log was written last, and its end below a mark. Raises `OSError`."""
-    text = tail(path, lines)[0].decode("utf-8", "replace")
+def _tail_and_time(path: Path, lines: int, cut: Callable[[bytes, int], bytes]) -> tuple[str, float]:
+    """The end of a log, and when it was written last; 0 for an empty end. Raises `OSError`."""
+    text = cut(*tail(path, lines)).decode("utf-8", "replace")
+    return text, path.stat().st_mtime if text else 0.0
+
+
+def _marked(stream: str, text: str, empty: str) -> str:
+    """The end of a log below its mark."""
     if not text:
-        return 0.0, f"==> {stream} is empty <==\n"
-    return path.stat().st_mtime, f"==> {stream} <==\n{text}" + ("" if text.endswith("\n") else "\n")
+        return f"==> {stream} {empty} <==\n"
+    return f"==> {stream} <==\n{text}" + ("" if text.endswith("\n") else "\n")
 
 
 _control = partial(Operation, response_type=ResponseMessage, permission=CONTROL_PROCESSES)

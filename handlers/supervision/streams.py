@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import ClassVar
 
 from tornado.iostream import StreamClosedError
@@ -16,9 +16,10 @@ from handlers.http.sse_connection import Stream
 from handlers.http.stream_handler import LAST_EVENT_ID, Streaming
 from handlers.operations import EVENT_STREAM, Operation, read_request
 from models.errors import Invalid, NotFound, Problem
-from models.inputs import FLAG, NAME, choice, path, query, read, whole
+from models.inputs import FLAG, NAME, choice, instant, path, query, read, whole
 from models.json_format import http_message
 from models.supervision.events import Entry
+from models.supervision.log_times import written_since
 from models.supervision.notices import Notice
 from supervisor.processes.history import History
 from supervisor.processes.logs.files import LogFile
@@ -42,6 +43,10 @@ class LogRequest:
     name: str = path(kind=NAME)
     lines: int = query("The number of lines", 200, kind=whole(1, 10_000))
     stream: str = query("The output stream", "stdout", kind=choice("stdout", "stderr"))
+    since: int | None = query(
+        "Only lines since this RFC 3339 time, by the times in the lines, else from the last start or exit before it",
+        kind=instant("2026-11-22T10:00:00Z"), is_rest_only=True,
+    )  # fmt: skip
 
 
 class StatusStream(Streaming):
@@ -105,6 +110,14 @@ def log_file(supervision: Supervision, name: str, stream: str) -> LogFile:
     return LogFile(path, *spec.log_bounds(path), name)
 
 
+async def cut_of(supervision: Supervision, path: str, since: int | None) -> Callable[[bytes, int], bytes]:
+    """Returns what is left of the end of a log file, whose end is at so many bytes, of what was written since then."""
+    if since is None:
+        return lambda text, end: text
+    marks = await supervision.process_logs.marks(path)
+    return lambda text, end: written_since(text, end, since, marks)
+
+
 def status_block(entry: Entry) -> bytes:
     return block("status", serializers.text(serializers.plain(serializers.event_entry(entry))), entry.id)
 
@@ -124,15 +137,17 @@ class LogStream(Streaming):
         self._requested(*arguments)  # refused as GET is
         await super().head(*arguments)
 
-    def _requested(self, name: str) -> tuple[str, int]:
-        """The log file and the number of lines. Raises `Invalid`, `NotFound`."""
+    def _requested(self, name: str) -> tuple[str, LogRequest]:
+        """The log file, and what is requested of it. Raises `Invalid`, `NotFound`."""
         request = read(LogRequest, {"name": name}, self.query(), {})
-        return log_file(self.supervision, name, request.stream).path, request.lines
+        return log_file(self.supervision, name, request.stream).path, request
 
-    def get(self, name: str) -> None:
-        path, lines = self._requested(name)
+    async def get(self, name: str) -> None:
+        path, request = self._requested(name)
+        cut = await cut_of(self.supervision, path, request.since)
         stream = self.open()
-        work = asyncio.get_running_loop().create_task(_follow(stream, self.supervision.logs.follow(path, lines)))
+        pieces = self.supervision.logs.follow(path, request.lines, cut)
+        work = asyncio.get_running_loop().create_task(_follow(stream, pieces))
         stream.when_closed(lambda _: work.cancel())
 
 

@@ -233,8 +233,8 @@ def test_a_data_directory_of_another_user_is_not_trusted(serve: Serve) -> None:
 def test_a_tail_that_follows_no_log_ends_with_the_last_failure(codes: tuple[int, ...]) -> None:
     client = Mock()
     client.stream.side_effect = [CtlError("no", code) for code in codes]
-    found = [Source(name, "stdout", name) for name in ("web", "db")]
-    assert _follow(client, found[: len(codes)], 10, Mock()) == codes[-1]
+    found = [(Source(name, "stdout", name), [("lines", "10")]) for name in ("web", "db")]
+    assert _follow(client, found[: len(codes)], Mock()) == codes[-1]
 
 
 def test_a_change_of_no_process_is_reported(ctl: Ctl) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from conftest import Serve, python_command, wait_for
 from ctl_runs import SLEEP, Ctl, by_socket, read_until, reading, terminal
 
 from models import VERSION
+from supervisor.cli.ctl import COMMANDS
 
 CRASHES = {"restart": "on-failure", "restart-delay": "0s", "restart-max-delay": "0s", "restart-limit": 2}
 BOTH = {
@@ -75,6 +78,68 @@ def test_tail_shows_both_streams_with_a_mark(serve: Serve, verb: str) -> None:
     assert {followed.stdout.readline() for _ in range(2)} == {"out 11\n", "stderr | bad\n"}
     followed.terminate()
     followed.communicate(timeout=60)
+
+
+def test_tail_since_shows_what_was_written_since(serve: Serve) -> None:
+    stamped = (
+        "from datetime import datetime, timedelta\nimport time\nnow = datetime.now()\n"
+        "for minutes in (90, 30, 5): print((now - timedelta(minutes=minutes)).isoformat(' '), minutes, flush=True)\n"
+        "print('  and more', flush=True)\ntime.sleep(1000)"
+    )
+    plain = {"command": ["sh", "-c", "echo started; exec sleep 1000"], "log": "capture", "auto-start": True}
+    ctl = by_socket(serve({"web": {**plain, "command": python_command(stamped)}, "bare": plain}))
+    wait_for(lambda: "more" in ctl.done("tail", "web") and "started" in ctl.done("tail", "bare"), about="the output")
+
+    def since(*words: str) -> list[str]:
+        return [line.split()[-1] for line in ctl.done("tail", *words, "web").splitlines()]
+
+    assert since("--since", "1h") == ["30", "5", "more"]
+    assert since("--since", "1h", "-n", "2") == ["5", "more"]
+    assert since("--since", "1m") == []
+    assert since("--since", (datetime.now() - timedelta(minutes=60)).isoformat()) == ["30", "5", "more"]
+    assert since("--since", "9d") == ["90", "30", "5", "more"]
+    assert ctl.done("tail", "--since", "1h", "bare") == "started\n"
+    ctl.done("restart", "bare")
+    wait_for(lambda: ctl.done("tail", "bare").count("started") == 2, about="the second start")
+    assert ctl.done("tail", "--since", "1h", "bare") == "started\nstarted\n"
+    assert ctl.done("tail", "--since", "1ms", "bare") == "started\n", "from its last start on"
+    followed = ctl.start("tail", "-f", "--since", "1h", "web")
+    assert followed.stdout is not None
+    assert followed.stdout.readline().endswith(" 30\n")
+    followed.terminate()
+    followed.communicate(timeout=60)
+    code, text = reading(ctl, "tail", "--since", "yesterday", "web")
+    assert (code, "'yesterday' is not a time such as 10m, 14:02" in text) == (2, True)
+
+
+def test_tables_hold_80_columns(serve: Serve) -> None:
+    job = {"command": "true", "type": "oneshot", "schedule": {"cron": "*/15 2-4 1,15 * mon-fri", "timezone": "UTC"}}
+    members = {f"a-member-{number}": {**SLEEP, "groups": ["front"]} for number in range(12)}
+    ctl = by_socket(serve({"a-job-with-a-long-name": job, **members}))
+    ctl.done("start", "--wait", "a-job-with-a-long-name")
+    schedule, groups = ctl.done("schedule"), ctl.done("groups")
+    assert max(map(len, [*schedule.splitlines(), *groups.splitlines()])) <= 80
+    assert re.search(r" in \d+ [dhm] .* \d+ s ago ", schedule)
+    assert groups.split()[3:] == [*(f"a-member-{number}," for number in range(11)), "a-member-11"]
+
+
+def test_the_shell_has_its_own_help(serve: Serve) -> None:
+    ctl = by_socket(serve({"web": SLEEP}))
+    for word in ("help", "?"):
+        shown = subprocess.run(
+            ctl.command("shell"), input=f"{word}\n", capture_output=True, text=True, timeout=60
+        ).stdout
+        lines = shown.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert [line.split()[0] for line in lines[: len(COMMANDS)]] == list(COMMANDS)
+        assert "exit" in shown
+        assert "--token-file" not in shown
+    assert "--since" in _in_shell(ctl, "help tail")
+
+
+def _in_shell(ctl: Ctl, line: str) -> str:
+    command = ctl.command("shell")
+    return subprocess.run(command, input=f"{line}\n", capture_output=True, text=True, timeout=60).stdout
 
 
 def test_a_signal_that_reaches_no_process_is_1_and_an_unknown_signal_2(serve: Serve) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from supervisor.cli.ctl.client import Client
 from supervisor.cli.ctl.discovery import data_dirs, lock_holder
 from supervisor.cli.ctl.errors import FAILED, OK, UNKNOWN, USAGE, CtlError, ServerAway
-from supervisor.cli.ctl.terminal import columns, instant, json_text, moment, plain, rough
+from supervisor.cli.ctl.terminal import WIDTH, columns, hanging, instant, json_text, moment, plain, rough
 
 Query = list[tuple[str, str]]
 _KILLED = 128 + signal.SIGKILL
@@ -100,11 +100,9 @@ def groups(client: Client, arguments: Namespace) -> int:
     if arguments.json:
         print_json(found)
     elif found:
-        rows = [
-            (plain(group["name"]), f"{group['live']}/{len(group['members'])} live", plain(", ".join(group["members"])))
-            for group in found
-        ]
-        print("\n".join(columns(rows)))
+        rows = [(plain(group["name"]), f"{group['live']}/{len(group['members'])} live", "") for group in found]
+        for head, group in zip(columns(rows), found, strict=True):
+            print("\n".join(hanging(head, [plain(name) for name in group["members"]])))
     return OK
 
 
@@ -126,18 +124,21 @@ def schedule(client: Client, arguments: Namespace) -> int:
     if arguments.json:
         print_json([{"name": process["name"], **process["schedule"]} for process in scheduled])
         return OK
-    print("\n".join(columns(_schedule_rows(scheduled, reply.now() or time.time()))))
+    now = reply.now() or time.time()
+    tables = [columns(_schedule_rows(scheduled, now, clocks)) for clocks in (2, 1, 0)]
+    fitting = (table for table in tables if max(map(len, table)) <= WIDTH)
+    print("\n".join(next(fitting, tables[-1])))
     return OK
 
 
-def _schedule_rows(scheduled: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
-    """The table of schedules, in local time."""
+def _schedule_rows(scheduled: Sequence[dict[str, Any]], now: float, clocks: int) -> list[tuple[str, ...]]:
+    """The table of schedules. With `clocks` the next run has its local time, with two of them the last one too."""
     rows: list[tuple[str, ...]] = [("NAME", "SCHEDULE", "NEXT", "LAST", "OUTCOME")]
     for process in scheduled:
         facts = process["schedule"]
         due, last = instant(facts["nextRun"]), instant(facts["lastRun"])
-        then = "-" if due is None else f"{moment(due, now)}, in {rough(due - now)}"
-        before = "-" if last is None else f"{moment(last, now)}, {rough(now - last)} ago"
+        then = "-" if due is None else f"{moment(due, now)}, " * (clocks > 0) + f"in {rough(due - now)}"
+        before = "-" if last is None else f"{moment(last, now)}, " * (clocks > 1) + f"{rough(now - last)} ago"
         cells = (facts["expression"], "paused" if facts["paused"] else then, before, facts["lastOutcome"] or "-")
         rows.append((plain(process["name"]), *cells))
     return rows

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from supervisor.cli.ctl.client import Client
-from supervisor.cli.ctl.commands import selection
+from supervisor.cli.ctl.commands import Query, selection
 from supervisor.cli.ctl.errors import FAILED, OK, CtlError, ServerAway
 from supervisor.cli.ctl.terminal import plain, shown_log
+
+_LINES, _MAX_LINES = 10, 10_000
 
 
 class Source(NamedTuple):
@@ -27,20 +29,21 @@ class Source(NamedTuple):
     def path(self) -> str:
         return f"/processes/logs/{quote(self.name, safe='')}"
 
-    def query(self, lines: int) -> list[tuple[str, str]]:
-        return [("lines", str(lines)), ("stream", self.stream)]
+    def query(self, lines: int, since: str | None = None) -> Query:
+        return [("lines", str(lines)), ("stream", self.stream), *([("since", since)] if since else [])]
 
 
 def tail(client: Client, arguments: Namespace) -> int:
     stream = "stdout" if arguments.stdout else "stderr" if arguments.stderr else None
     found = sources(client, arguments.selectors, stream)
     output = LogOutput(is_raw=arguments.raw or not sys.stdout.isatty())
+    lines = arguments.lines or (_MAX_LINES if arguments.since else _LINES)
     if arguments.follow:
-        return _follow(client, found, arguments.lines, output)
+        return _follow(client, [(source, source.query(lines, arguments.since)) for source in found], output)
     failed = False
     for source in found:
         try:
-            body = client.get(source.path, source.query(arguments.lines)).body
+            body = client.get(source.path, source.query(lines, arguments.since)).body
         except CtlError as error:
             print(error, file=sys.stderr)
             failed = True
@@ -70,16 +73,16 @@ def sources(client: Client, selectors: Sequence[str], stream: str | None = None)
     return found
 
 
-def _follow(client: Client, found: Sequence[Source], lines: int, output: LogOutput) -> int:
+def _follow(client: Client, found: Sequence[tuple[Source, Query]], output: LogOutput) -> int:
     """Follows until it is interrupted; returns the code of the last error where none can be followed.
 
     Raises `CtlError` where the server goes away.
     """
     pieces: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     followed, code = 0, FAILED
-    for source in found:
+    for source, query in found:
         try:
-            stream = client.stream(source.path, source.query(lines))
+            stream = client.stream(source.path, query)
         except ServerAway:
             raise
         except CtlError as error:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-EPILOG = """\
-SEL is a name, a glob (worker-*), @group, label=value or all; !SEL excludes. Several, or with commas, add up.
+SELECTORS = """\
+SEL is a name, a glob (worker-*), @group, label=value or all; !SEL excludes.
+Several, or with commas, add up."""
+EPILOG = f"""\
+{SELECTORS}
 
 The server is found by --url or --socket; PILOTHOUSE_URL; the data directory of --config, --data-dir,
 ./pilothouse.yaml, ./data, /etc/pilothouse/pilothouse.yaml, /var/lib/pilothouse; http://127.0.0.1:8080.
@@ -65,6 +69,22 @@ def delay(text: str) -> float:
     if (length := seconds(text)) < _MIN_DELAY_SECONDS:
         raise argparse.ArgumentTypeError("must be 100ms or more")
     return length
+
+
+def since(text: str) -> str:
+    """A time as RFC 3339: a length of time ago, a time of day that has passed, or a date with a time, in local time."""
+    from datetime import datetime, timedelta
+
+    now = datetime.now().astimezone()
+    with contextlib.suppress(argparse.ArgumentTypeError, OverflowError):
+        return (now - timedelta(seconds=seconds(text))).isoformat()
+    try:
+        if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text):
+            then = datetime.fromisoformat(f"{now.date()}T{text}").astimezone()
+            return (then if then <= now else then - timedelta(days=1)).isoformat()
+        return datetime.fromisoformat(text).astimezone().isoformat()
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 10m, 14:02 or 2026-11-22T14:02") from None
 
 
 def lines(text: str) -> int:
@@ -132,7 +152,11 @@ def _add_reading(command: _AddCommand) -> None:
     for name, about in (("tail", "show the end of logs"), ("logs", "the same as tail")):
         tail = command(name, about, "+")
         tail.add_argument("-f", "--follow", action="store_true", help="show what is added")
-        tail.add_argument("-n", "--lines", type=lines, default=10, metavar="N", help="how many lines of each (10)")
+        tail.add_argument("-n", "--lines", type=lines, metavar="N", help="how many lines of each (10)")
+        tail.add_argument(
+            "--since", type=since, metavar="TIME",
+            help="only lines since then: 10m (ago), 14:02, 2026-11-22T14:02; without -n at most 10000",
+        )  # fmt: skip
         one = tail.add_mutually_exclusive_group()
         one.add_argument("--stdout", action="store_true", help="only standard output")
         one.add_argument("--stderr", action="store_true", help="only standard error")

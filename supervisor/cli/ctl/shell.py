@@ -14,7 +14,8 @@ from typing import Any
 from supervisor.cli.ctl import COMMANDS
 from supervisor.cli.ctl.client import Client
 from supervisor.cli.ctl.errors import OK, CtlError
-from supervisor.cli.ctl.options import parser
+from supervisor.cli.ctl.options import SELECTORS, parser
+from supervisor.cli.ctl.terminal import columns
 
 _PROMPT = "pilothouse> "
 _HISTORY_LINES = 1000
@@ -36,11 +37,25 @@ def shell(arguments: Namespace, run: Callable[[Namespace], int]) -> int:
                 continue
             if words[:1] in (["exit"], ["quit"]):
                 break
+            if words in (["help"], ["?"]):
+                print(_help(commands))
+                continue
             if words[:1] == ["help"]:
                 words = [*words[1:], "--help"]
             if words:
                 _run(words, arguments, commands, run)
     return OK
+
+
+def _help(commands: Any) -> str:
+    """The commands that the shell has, and how to use them."""
+    (verbs,) = (action for action in commands._actions if action.dest == "command")
+    about = {choice.dest: choice.help for choice in verbs._choices_actions}
+    rows = [(name, about[name]) for name in COMMANDS]
+    rows += [("help [COMMAND]", "show the commands, or the options of one"), ("exit", "leave (Ctrl-D)")]
+    return "\n".join(
+        [*columns(rows), "", SELECTORS, "Tab completes commands and names; the arrow keys find earlier lines."]
+    )
 
 
 def _read() -> str | None:

@@ -13,10 +13,20 @@ from supervisor.cli.ctl.client import Client
 from supervisor.cli.ctl.commands import DETAILS, print_json, selection
 from supervisor.cli.ctl.errors import NOT_RUNNING, OK, CtlError
 from supervisor.cli.ctl.logs import LogOutput, sources
-from supervisor.cli.ctl.terminal import ENDED, UP, coloured, duration, instant, moment, plain, rough, wants_colour
+from supervisor.cli.ctl.terminal import (
+    ENDED,
+    UP,
+    WIDTH,
+    coloured,
+    duration,
+    instant,
+    moment,
+    plain,
+    rough,
+    wants_colour,
+)
 
 _LOG_LINES = 10
-_WIDTH = 80
 _GAVE_UP, _START_FAILED = "process.gave_up", "process.start_failed"
 _MAX_NOTICES = "100"
 
@@ -50,7 +60,7 @@ def status_lines(processes: Sequence[dict[str, Any]], reasons: _Reasons, now: fl
     names = [plain(process["name"]) for process in processes]
     name_width = max(map(len, names))
     status_width = max(len(process["status"]) for process in processes)
-    room = _WIDTH - name_width - status_width - 4
+    room = WIDTH - name_width - status_width - 4
     return [
         f"{name:<{name_width}}  {coloured(process['status'], status_width, colour)}  "
         f"{about(process, reasons, now, room)}".rstrip()

@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+WIDTH = 80
+"""Of the lines for people, where names leave room."""
 UP = frozenset({"running", "healthy", "unhealthy"})
 ENDED = frozenset({"finished", "unknown", "failed", "failed_to_start", "stopped", "aborted"})
 _COLOURS = {
@@ -49,6 +51,18 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """The rows as lines, each column as wide as its widest cell."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return [line.rstrip() for line in lines]
+
+
+def hanging(head: str, names: Sequence[str]) -> list[str]:
+    """The names with commas behind `head`, those of further lines below the first one."""
+    indent = min(len(head) + 2, WIDTH // 2)
+    lines = [head + "  "]
+    for place, name in enumerate(names):
+        word = name + ("," if place < len(names) - 1 else "")
+        if len(lines[-1]) + len(word) > WIDTH and len(lines[-1]) > indent:
+            lines.append(" " * indent)
+        lines[-1] += f"{word} "
     return [line.rstrip() for line in lines]
 
 

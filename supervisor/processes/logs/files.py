@@ -165,9 +165,12 @@ class Logs:
             message = f"{file.path} was truncated without a backup: the disk is full"
             self._notices.post("log.truncated", file.process, message, path=file.path)
 
-    async def follow(self, path: str, lines: int) -> AsyncIterator[bytes]:
+    async def follow(
+        self, path: str, lines: int, cut: Callable[[bytes, int], bytes] | None = None
+    ) -> AsyncIterator[bytes]:
         """The last `lines` lines, then what is added, in pieces that end with a line wherever one does.
 
+        `cut` gets these lines and where in the file they end, and returns those to send.
         Polls four times a second, also where no descriptor is free. What was rotated meanwhile is read from the
         backups.
         """
@@ -175,7 +178,7 @@ class Logs:
             await asyncio.sleep(_FOLLOW_POLL_SECONDS)
         text, place = begun
         whole, rest = _whole_lines(text)
-        yield whole
+        yield whole if cut is None else cut(whole, place.at - len(rest))
         while True:
             added = await unless_out_of_resources(self.read_on(path, place))
             if not added:
