@@ -75,6 +75,7 @@ from models.config.cross_checks import ignored
 from models.config.parsers import closest
 from models.config.settings import BadConfig, Config
 from supervisor.logging import set_up_logging
+from supervisor.processes.process.context import unusable_files
 from supervisor.services import CannotStart, Services, open_services
 from supervisor.systemd import given_sockets
 
@@ -166,11 +167,15 @@ def config_source(arguments: argparse.Namespace) -> str:
 
 
 def check(settings: Config, arguments: argparse.Namespace) -> int:
-    """The verb `check`: prints that the configuration is valid; `main` has read it already."""
-    for line in loader.misspelt(os.environ):
+    """The verb `check`: prints that the configuration is valid; `main` has read it already.
+
+    Returns 1 where environment files cannot be used: the server starts, but not these processes.
+    """
+    faults = unusable_files(settings.supervisor.processes.values())
+    for line in [*loader.misspelt(os.environ), *faults]:
         print(line, file=sys.stderr)
     print(f"{config_source(arguments)}: the configuration is valid; processes: {len(settings.supervisor.processes)}")
-    return 0
+    return 1 if faults else 0
 
 
 def read_config(arguments: argparse.Namespace) -> Config:

@@ -41,7 +41,7 @@ from handlers.outbound import channels, outbox
 from handlers.outbound import pages as outbound_pages
 from handlers.outbound import rules as notification_rules
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
-from handlers.server import system
+from handlers.server import own_log, system
 from handlers.supervision import (
     events,
     log_reads,
@@ -107,6 +107,7 @@ SUPERVISION = Service(
         *selection.routes,
         *events.routes,
         *system.routes,
+        *own_log.routes,
         *live.routes,
         *search.api_routes,
         *process_metrics.routes,

@@ -8,14 +8,21 @@ import json
 import logging
 import os
 import select
+import stat
 import sys
 import time
 from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 _MAX_WAITING_LINES = 10_000
 _WRITE_BYTES = select.PIPE_BUF
 _RETRY_SECONDS = 0.05
 _CLOSE_SECONDS = 1.0
+MAX_RECENT_LINES = 1000
+_MAX_RECENT_CHARACTERS = 4096
+_FOLLOW_POLL_SECONDS = 0.25
+_STDERR = 2
 
 
 class TextFormatter(logging.Formatter):
@@ -54,6 +61,53 @@ class JsonFormatter(TextFormatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class RecentLines:
+    """The last lines of the log, in memory: standard error cannot be read back."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=MAX_RECENT_LINES)
+        self._total = 0
+
+    def add(self, line: str) -> None:
+        """Adds a line, whose end is omitted beyond 4,096 characters. May be called in any thread."""
+        self._lines.append(line[:_MAX_RECENT_CHARACTERS])
+        self._total += 1
+
+    def newest(self, count: int) -> list[str]:
+        """The last lines, oldest first."""
+        return list(self._lines.copy())[-count:] if count else []
+
+    async def follow(self, count: int) -> AsyncIterator[bytes]:
+        """The last lines, then what is added, in pieces of whole lines."""
+        seen, count = self._total, min(count, self._total)
+        while True:
+            if lines := self.newest(count):
+                yield "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+            await asyncio.sleep(_FOLLOW_POLL_SECONDS)
+            seen, count = self._total, min(self._total - seen, MAX_RECENT_LINES)
+
+
+recent = RecentLines()
+"""Those of this process."""
+
+
+def destination() -> str:
+    """Where the whole log is: what standard error leads to, with the command that reads it where there is one."""
+    try:
+        facts, target = os.fstat(_STDERR), str(Path(f"/proc/self/fd/{_STDERR}").readlink())
+    except OSError:
+        return "nowhere: standard error is closed"
+    if os.environ.get("JOURNAL_STREAM") == f"{facts.st_dev}:{facts.st_ino}":
+        return f"the journal: journalctl _PID={os.getpid()}"
+    if stat.S_ISREG(facts.st_mode):
+        return target
+    if target == os.devnull:
+        return f"nowhere: standard error is {target}"
+    if os.isatty(_STDERR):
+        return f"the terminal {target}"
+    return "a pipe: what has started the server reads it"
+
+
 class Lines(logging.Handler):
     """Writes the lines of one iteration of the loop in few writes, and only as many bytes as are taken without waiting.
 
@@ -71,8 +125,10 @@ class Lines(logging.Handler):
         self._poll.register(file, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        recent.add(line)
         if len(self._waiting) < _MAX_WAITING_LINES:
-            self._waiting.append((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+            self._waiting.append((line + "\n").encode("utf-8", "backslashreplace"))
         else:
             self._lost += 1
         try:

@@ -36,6 +36,7 @@ from supervisor.outbound.service import Outbound
 from supervisor.processes.fleet import Reload
 from supervisor.processes.history import History, OwnHistory
 from supervisor.processes.logs.log_search import LogSearch
+from supervisor.processes.process.context import unusable_files
 from supervisor.processes.service import Supervision
 from supervisor.processes.usage import MemoryLimits
 from supervisor.pubsub import PubSub
@@ -264,7 +265,8 @@ class Services:
         self.systemd.close()
 
     async def reload(self, dry_run: bool = False) -> tuple[Reload, list[str]]:
-        """Reads the configuration again and applies the section `supervisor`; with `dry_run` it applies nothing.
+        """Reads the configuration again and applies the section `supervisor`; with `dry_run` it applies nothing,
+        and reads the environment files too.
 
         Returns what was done, and the changed properties that need a restart of the server. Raises `Invalid` with all
         faults; then nothing has changed.
@@ -276,7 +278,8 @@ class Services:
                 raise Invalid(f"the configuration is not applied: {'; '.join(bad.faults)}") from None
             changed = loader.differences(self.config, new)
             if dry_run:
-                done = self.supervision.preview(new.supervisor)
+                faults = await asyncio.to_thread(unusable_files, new.supervisor.processes.values())
+                done = evolve(self.supervision.preview(new.supervisor), failed=faults)
             else:
                 self.config = evolve(self.config, supervisor=new.supervisor)  # the rest applies after a restart
                 done = await self.supervision.reload(new.supervisor)

@@ -121,6 +121,12 @@ def _control_processes(caller: Caller, config: Config) -> None:
         raise Denied(f"only an ADMIN may change processes {where}")
 
 
+def _read_server_log(caller: Caller, config: Config) -> None:
+    is_open = config.tracker.security.open_mode and config.supervisor.security.local_control != "operator"
+    if caller.is_remote or not is_open:
+        _administer(caller, config)
+
+
 def _post_reports(caller: Caller, config: Config) -> None:
     _read(caller, config)
     if config.tracker.security.require_ingest_token and not _has_token(caller):
@@ -184,6 +190,11 @@ READ_LOGS = Permission("read-logs", _unless_operator(_read_logs))
 """As `READ`, and callers with an account beyond loopback: logs may contain confidential data.
 
 Operators too."""
+
+READ_SERVER_LOG = Permission("read-server-log", _unless_operator(_read_server_log))
+"""An ADMIN and operators; every caller on loopback in open mode, unless `local-control` is `operator`.
+
+The log names accounts, addresses and private projects."""
 
 CONTROL_PROCESSES = Permission("control-processes", _unless_operator(_control_processes))
 """As `READ` on loopback; an ADMIN beyond, unless `supervisor.security.allow-anonymous-control` is set.

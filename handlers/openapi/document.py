@@ -172,11 +172,13 @@ def security(permission: Permission, config: Config) -> Security:
     is_key_asked = config.svc.rest.access_interceptor.enabled
     is_cluster_open = config.svc.security.cluster_reads == "OPEN"
     controls = is_remote and not config.supervisor.security.allow_anonymous_control
+    is_log_closed = config.supervisor.security.local_control == "operator"
     accepted: Mapping[Permission, Security] = {
         permissions.PUBLIC: _ANYBODY,
         permissions.READ: readers,
         permissions.FOLLOW_REPORTS: readers,
         permissions.READ_LOGS: _ACCOUNT if is_remote else readers,
+        permissions.READ_SERVER_LOG: _ACCOUNT if is_remote or is_log_closed else readers,
         permissions.CONTROL_PROCESSES: _ACCOUNT if controls else readers,
         permissions.SIGNED_IN: _ACCOUNT,
         permissions.ADMINISTER: _ACCOUNT,

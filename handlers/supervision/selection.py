@@ -176,6 +176,13 @@ async def signal_selected(handler: Base, request: SignalToSelected) -> ProcessRe
     return await _results(handler, send(), "SIGNAL_FAILED")
 
 
+async def clear_selected(handler: Base, request: SelectedProcesses) -> ProcessResults | ErrorResponseWithResults:
+    """Empties the log files of the selected processes; their rotated files stay."""
+    supervision = handler.supervision
+    calls = group_calls.clear_logs(supervision.fleet, supervision.logs, selected_names(handler, request.select))
+    return await _results(handler, calls, "CLEAR_FAILED")
+
+
 def signal_one(handler: Base, request: SignalToProcess) -> ResponseMessage:
     """Sends a signal to one process; if the process ends, its restart policy applies."""
     process = handler.supervision.fleet.get(request.name)
@@ -219,6 +226,10 @@ OPERATIONS = [
     _change(
         "process_signal_selected", "POST", "/processes/signal", "Signal the selected processes", SignalToSelected,
         signal_selected, ProcessResults, error_statuses=(400, 404, 500),
+    ),
+    _change(
+        None, "POST", "/processes/clear-logs", "Empty the logs of the selected processes", SelectedProcesses,
+        clear_selected, ProcessResults, error_statuses=(400, 404, 500), name="process_clear_logs",
     ),
     _change(
         "process_signal", "POST", "/processes/signal/{name}", "Send a signal to one process", SignalToProcess,

@@ -147,11 +147,11 @@ class LogStream(Streaming):
         cut = await cut_of(self.supervision, path, request.since)
         stream = self.open()
         pieces = self.supervision.logs.follow(path, request.lines, cut)
-        work = asyncio.get_running_loop().create_task(_follow(stream, pieces))
+        work = asyncio.get_running_loop().create_task(send_pieces(stream, pieces))
         stream.when_closed(lambda _: work.cancel())
 
 
-async def _follow(stream: Stream, pieces: AsyncIterator[bytes]) -> None:
+async def send_pieces(stream: Stream, pieces: AsyncIterator[bytes]) -> None:
     """Sends pieces of a log as fast as the client reads."""
     try:
         await stream.send_slowly(f"retry: {RETRY_MILLISECONDS}\n\n".encode())

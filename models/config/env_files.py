@@ -27,6 +27,10 @@ class EnvFileError(Exception):
     """An environment file cannot be used; the message names the file and the line, never a value."""
 
 
+class EnvPipe(EnvFileError):
+    """An environment file is a pipe, which is read at a start only."""
+
+
 def read(paths: Sequence[str], waits: bool = True, opener: Callable[[str], int] | None = None) -> dict[str, str]:
     """The variables of the files in their order; a later file wins. Raises `EnvFileError`.
 
@@ -64,6 +68,19 @@ def digest(paths: Sequence[str], user: str | None = None, group: str | None = No
     return hashed.hexdigest()[:16]
 
 
+def problems(paths: Sequence[str], user: str | None = None, group: str | None = None) -> list[str]:
+    """Why the files cannot be used, a text for each that cannot. A pipe is not read."""
+    found = []
+    for path in paths:
+        try:
+            read([path], False, _opener_of(user, group) if _opener_of is not None else None)
+        except EnvPipe:
+            continue
+        except EnvFileError as error:
+            found.append(str(error))
+    return found
+
+
 def readable_by_others(paths: Sequence[str]) -> list[str]:
     """Those of the files that every user of the machine may read."""
     names = [path.removeprefix("-") for path in paths]
@@ -93,8 +110,8 @@ def _content(path: str, waits: bool, opener: Callable[[str], int]) -> bytes | No
     return content
 
 
-def _is_pipe(name: str) -> EnvFileError:
-    return EnvFileError(f"env-file {name}: is a pipe")
+def _is_pipe(name: str) -> EnvPipe:
+    return EnvPipe(f"env-file {name}: is a pipe")
 
 
 def _open_at_once(name: str) -> int:

@@ -99,6 +99,19 @@ class Fleet:
         behind = dict.fromkeys(other for name in names for other in dependents(self._needed, name))
         return [self._processes[name] for name in behind]
 
+    async def unrunnable(self, processes: Iterable[Process]) -> dict[Process, Problem]:
+        """Why those that live must not be stopped for a restart: they, or what lives of their dependents, cannot be
+        run on this machine now."""
+        found: dict[Process, Problem] = {}
+        for process in processes:
+            for one in (process, *self.dependents_of([process.name])) if process.live else ():
+                try:
+                    if one.live and process not in found:
+                        await self._context.check(one.spec)
+                except Invalid as problem:
+                    found[process] = problem
+        return found
+
     async def stored(self) -> None:
         """Returns when all changes so far are stored. Raises `Unavailable`."""
         await self._context.event_writer.ensure_stored()
@@ -147,7 +160,7 @@ class Fleet:
         return await self._stored(self._restart(self.get(name), next_request(), cause))
 
     async def _restart(self, process: Process, request: int, cause: Cause) -> str:
-        await self._context.launch(process.spec, process.record.generation + 1)  # raises before anything is stopped
+        await self._context.check(process.spec)  # raises before anything is stopped
         behind = [self._processes[other] for other in dependents(self._needed, process.name)]
         wanted = [other for other in behind if other.live or other.is_pending]
         with announced(wanted):

@@ -11,11 +11,14 @@ from attrs import frozen
 
 from models.errors import Conflict, Failed, NotFound, Problem
 from supervisor.processes.fleet import Fleet, announced, failure_message
+from supervisor.processes.logs.files import Logs
 from supervisor.processes.process.attempts import next_request
 from supervisor.processes.process.process import Process
 from supervisor.processes.scheduler import Scheduler
 
-Outcome = Literal["started", "already", "stopped", "not_running", "restarted", "signalled", "failed"]
+Outcome = Literal[
+    "started", "already", "stopped", "not_running", "restarted", "signalled", "cleared", "no_logs", "failed"
+]
 Results = Mapping[Process, str | BaseException]
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -85,9 +88,12 @@ async def stop_all(fleet: Fleet, scheduler: Scheduler) -> str:
 async def restart_all(fleet: Fleet, scheduler: Scheduler) -> str:
     """Stops all, waits until they are gone, and starts all but scheduled jobs; resumes all schedules.
 
-    Raises `Failed`, which names those that did not stop or start.
+    Stops nothing where a live process could not be started again. Raises `Failed`, which names those that did not stop
+    or start.
     """
     request = next_request()
+    problems = await fleet.unrunnable(fleet)
+    _check_all(list(dict.fromkeys(one.message for one in problems.values())), "restarted", "START_FAILED")
     _resume(fleet, scheduler)
     processes = _without_scheduled_jobs(fleet)
     with announced(processes):
@@ -165,7 +171,8 @@ async def stop(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | None =
 async def restart(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | None = None) -> list[CallResult]:
     """Stops those that are live, waits until they are gone, and starts all of them.
 
-    A live process that depends on one of them is restarted too and has a result of its own.
+    What could not be started again, as its environment file is broken, is left as it is, with what it depends on. A
+    live process that depends on one of them is restarted too and has a result of its own.
     """
     jobs: list[CallResult] = []
     if scheduler is not None:
@@ -174,12 +181,17 @@ async def restart(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | Non
         live = [one.name for one in jobs if _is_due(fleet.get(one.name))]
         stopped_jobs = {one.name: one for one in await stop(fleet, live)}
         jobs = [stopped_jobs.get(one.name, one) for one in jobs]
+    request = next_request()  # before the check: a stop that comes during it is a later request
     processes = [fleet.get(name) for name in names]
-    behind = [one for one in fleet.dependents_of(names) if one not in processes and _is_due(one)]
-    due = [process for process in processes if _is_due(process)]
-    request = _call_off(processes)
-    with announced([*processes, *behind]):
-        stopped = dict(await _stop(fleet, due, request))
+    due = {process for process in [*processes, *fleet.dependents_of(names)] if _is_due(process)}
+    with announced({*processes, *due}):
+        unrunnable = await fleet.unrunnable(processes)
+        processes = [process for process in processes if process not in unrunnable]
+        dependents = fleet.dependents_of(process.name for process in processes)
+        behind = [one for one in dependents if one not in processes and one in due]
+        for process in processes:
+            process.call_off(request)
+        stopped = dict(await _stop(fleet, [one for one in processes if one in due], request))
         failed = {process: result for process, result in stopped.items() if isinstance(result, BaseException)}
         wanted = [process for process in [*processes, *behind] if process not in failed]
         started = await fleet.results(wanted, lambda process: fleet.start_once(process, request))
@@ -188,7 +200,23 @@ async def restart(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | Non
         if isinstance(result, str):
             results[process] = f"{process.name} has been restarted (pid {process.record.pid})"
     await fleet.stored()
-    return [_result(process, results[process], "restarted") for process in [*processes, *behind]] + jobs
+    done = [_result(process, results[process], "restarted") for process in [*processes, *behind]]
+    return done + [_result(one, problem, "failed") for one, problem in unrunnable.items()] + jobs
+
+
+async def clear_logs(fleet: Fleet, logs: Logs, names: Sequence[str]) -> list[CallResult]:
+    """Empties the log files of these; their rotated files stay."""
+    results = []
+    for process in map(fleet.get, names):
+        paths = [file.path for file in process.log_files()]
+        problems = await logs.clear(paths)
+        if problems:
+            results.append(CallResult(process.name, "failed", f"{process.name}: {'; '.join(problems)}"))
+        elif paths:
+            results.append(CallResult(process.name, "cleared", f"the logs of {process.name} have been emptied"))
+        else:
+            results.append(CallResult(process.name, "no_logs", f"{process.name} has no log file of its own"))
+    return results
 
 
 def send(fleet: Fleet, names: Sequence[str], number: signal.Signals, to_group: bool) -> list[CallResult]:

@@ -58,12 +58,13 @@ READ_PERMISSIONS = {
     permissions.READ,
     permissions.FOLLOW_REPORTS,
     permissions.READ_LOGS,
+    permissions.READ_SERVER_LOG,
     permissions.SIGNED_IN,
     permissions.ADMINISTER,
     permissions.PUBLIC,
 }
 READ_ROUTES = [route for route in ROUTES if route[0] == "GET" and route[2].permission_of("GET") in READ_PERMISSIONS]
-STREAMS = {"RunStream", "StatusStream", "LogStream", "LiveStream"}
+STREAMS = {"RunStream", "StatusStream", "LogStream", "LiveStream", "ServerLogStream"}
 PUBLIC_HANDLERS = {
     "HandlerHealthz",
     "HandlerReadyz",

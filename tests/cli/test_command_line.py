@@ -89,6 +89,18 @@ def test_check_accepts_a_valid_configuration_and_creates_nothing(tmp_path: Path)
     assert [one.name for one in tmp_path.iterdir()] == ["pilothouse.yaml"]
 
 
+def test_check_reads_environment_files(tmp_path: Path) -> None:
+    (tmp_path / "good.env").write_text("A=1\n")
+    (tmp_path / "bad.env").write_text("A=1\nPASSWORD='hidden\n")
+    os.mkfifo(tmp_path / "pipe.env")
+    files = ["good.env", "bad.env", "pipe.env", "-absent.env"]
+    web = {**SLEEPER, "env-file": [f"{'-' * (name[0] == '-')}{tmp_path / name.lstrip('-')}" for name in files]}
+    done = pilothouse(tmp_path, "check", config={"supervisor": {"processes": {"web": web, "db": SLEEPER}}})
+    line = f"web: env-file {tmp_path}/bad.env:2: the value of PASSWORD has no closing quote\n"
+    assert (done.returncode, done.stderr) == (1, line)
+    assert "processes: 2\n" in done.stdout
+
+
 def test_a_misspelt_variable_is_reported(tmp_path: Path) -> None:
     done = pilothouse(tmp_path, "check", SERVER_PROT="1", SERVER_PORT="2", SERVER_NAME="example.org", PORT="3")
     line = "SERVER_PROT in the environment sets no property; did you mean SERVER_PORT?"

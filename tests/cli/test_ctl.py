@@ -23,7 +23,7 @@ from users import create_token
 
 from models import VERSION
 from supervisor.cli.ctl.errors import FAILED, REFUSED, CtlError
-from supervisor.cli.ctl.logs import Source, _follow
+from supervisor.cli.ctl.logs import _follow
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_a_data_directory_of_another_user_is_not_trusted(serve: Serve) -> None:
 def test_a_tail_that_follows_no_log_ends_with_the_last_failure(codes: tuple[int, ...]) -> None:
     client = Mock()
     client.stream.side_effect = [CtlError("no", code) for code in codes]
-    found = [(Source(name, "stdout", name), [("lines", "10")]) for name in ("web", "db")]
+    found = [(f"/processes/logs/{name}", name, [("lines", "10")]) for name in ("web", "db")]
     assert _follow(client, found[: len(codes)], Mock()) == codes[-1]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from datetime import datetime, timedelta
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Serve, python_command, wait_for
 from ctl_runs import SLEEP, Ctl, by_socket, read_until, reading, terminal
+from users import create_token
 
 from models import VERSION
 from supervisor.cli.ctl import COMMANDS
@@ -110,6 +112,76 @@ def test_tail_since_shows_what_was_written_since(serve: Serve) -> None:
     followed.communicate(timeout=60)
     code, text = reading(ctl, "tail", "--since", "yesterday", "web")
     assert (code, "'yesterday' is not a time such as 10m, 14:02" in text) == (2, True)
+
+
+def test_a_restart_with_a_broken_environment_file_leaves_the_process_as_it_was(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "web.env"
+    file.write_text("A=1\n")
+    web = {**SLEEP, "env-file": str(file), "auto-start": True, "depends-on": ["db"]}
+    ctl = by_socket(serve({"web": web, "db": SLEEP, "other": {**SLEEP, "auto-start": True}}))
+    for name in ("web", "db", "other"):
+        ctl.server.until(name, "running")
+    before = {name: ctl.server.info(name)["pid"] for name in ("web", "db", "other")}
+    file.write_text("A='1\n")
+    for selectors in (["web"], ["db"]):
+        code, text = reading(ctl, "restart", *selectors)
+        assert (code, f"env-file {file}:1: the value of A has no closing quote" in text) == (1, True), selectors
+    code, text = reading(ctl, "reload", "--dry-run")
+    assert (code, f"failed: web: env-file {file}:1: " in text) == (1, True)
+    assert ctl.server.post("/api/v1/processes/group/restart").status == 500
+    assert ctl("restart", "web", "other").returncode == 1
+    after = {name: ctl.server.info(name)["pid"] for name in before}
+    assert [name for name in before if before[name] != after[name]] == ["other"]
+    file.write_text("A=2\n")
+    ctl.done("restart", "db")
+    assert ctl.server.info("web")["pid"] != before["web"]
+
+
+def test_clear_empties_logs_and_tail_goes_on(serve: Serve, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "more")
+    reads = {"command": ["sh", "-c", f"echo one; cat {tmp_path}/more; exec sleep 1000"], "log": "capture"}
+    ctl = by_socket(serve({"web": {**reads, "auto-start": True}, "bare": SLEEP}))
+    wait_for(lambda: ctl.done("tail", "web") == "one\n", about="the output")
+    followed = ctl.start("tail", "-f", "web")
+    assert followed.stdout is not None
+    assert followed.stdout.readline() == "one\n"
+    shown = ctl.done("clear", "web", "bare")
+    assert shown == "the logs of web have been emptied\nbare has no log file of its own\n"
+    assert ctl.done("tail", "web") == ""
+    (tmp_path / "more").write_text("two\n")
+    assert followed.stdout.readline() == "two\n"
+    followed.terminate()
+    followed.communicate(timeout=60)
+    assert ctl.done("tail", "web") == "two\n"
+    assert ctl("clear", "none").returncode == 5
+
+
+def test_maintail_shows_the_log_of_the_server_and_where_it_is(serve: Serve) -> None:
+    server = serve({"web": SLEEP})
+    ctl = by_socket(server)
+    followed = ctl.start("maintail", "-f", "-n", "1")
+    assert followed.stdout is not None
+    followed.stdout.readline()
+    ctl.done("start", "web")
+    for line in followed.stdout:
+        if "supervision: web: starting -> running" in line:
+            break
+    followed.terminate()
+    followed.communicate(timeout=60)
+    done = ctl("maintail")
+    assert done.returncode == 0
+    assert done.stderr == f"the whole log: {Path(f'/proc/{server.pid}/fd/2').readlink()}\n"
+    assert "supervision: web: starting -> running" in done.stdout
+    assert json.loads(ctl.done("maintail", "-n", "2", "--json"))["lines"] == server.log.read_text().splitlines()[-2:]
+
+
+def test_the_log_of_the_server_is_for_admins_and_operators(serve: Serve) -> None:
+    server = serve({"web": SLEEP}, tracker={"security": {"open-mode": False}})
+    url = f"http://127.0.0.1:{server.port}"
+    tokens = {role: create_token(server.data, role.lower(), "FULL", role) for role in ("ADMIN", "USER")}
+    for role, code in (("ADMIN", 0), ("USER", 4), ("", 4)):
+        assert Ctl(server, "--url", url)("maintail", PILOTHOUSE_TOKEN=tokens.get(role, "")).returncode == code, role
+    assert by_socket(server)("maintail").returncode == 0
 
 
 def test_tables_hold_80_columns(serve: Serve) -> None:

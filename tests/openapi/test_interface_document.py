@@ -252,6 +252,8 @@ def test_credentials_are_described_by_the_permissions() -> None:
     assert security_schemes(permissions.CONTROL_PROCESSES) == {"-", *OPEN}
     assert security_schemes(permissions.CONTROL_PROCESSES, **beyond) == OPEN
     assert security_schemes(permissions.READ_LOGS, **beyond) == OPEN
+    assert security_schemes(permissions.READ_SERVER_LOG) == {"-", *OPEN}
+    assert security_schemes(permissions.READ_SERVER_LOG, **beyond) == OPEN
 
 
 def test_the_document_requires_an_account_in_closed_mode(tmp_path: Path) -> None:

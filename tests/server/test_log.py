@@ -8,13 +8,18 @@ import fcntl
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import ROOT
 
 from supervisor import logging as module
-from supervisor.logging import JsonFormatter, Lines, TextFormatter
+from supervisor.logging import MAX_RECENT_LINES, JsonFormatter, Lines, RecentLines, TextFormatter
 
 
 @pytest.fixture
@@ -120,3 +125,39 @@ def test_closed_reader_raises_no_error(pipe: tuple[int, int]) -> None:
     lines = lines_to(writer)
     lines.emit(record("written to a closed pipe"))
     lines.close()
+
+
+def test_the_last_lines_are_kept_and_followed() -> None:
+    kept = RecentLines()
+    for number in range(MAX_RECENT_LINES + 5):
+        kept.add(str(number))
+    kept.add("x" * 5000)
+    assert len(kept.newest(MAX_RECENT_LINES)) == MAX_RECENT_LINES
+    assert [len(kept.newest(2)[1]), kept.newest(2)[0]] == [4096, str(MAX_RECENT_LINES + 4)]
+    assert kept.newest(0) == []
+
+    async def follow() -> list[bytes]:
+        pieces = kept.follow(1)
+        found = [await anext(pieces)]
+        kept.add("new")
+        kept.add("newer")
+        return [*found, await anext(pieces)]
+
+    assert asyncio.run(follow())[1] == b"new\nnewer\n"
+
+
+def test_the_destination_of_the_log_is_named(tmp_path: Path) -> None:
+    code = "from supervisor.logging import destination; print(destination())"
+
+    def shown(stderr: Any, **environ: str) -> str:
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, env=os.environ | environ)
+        return done.stdout.decode().strip()
+
+    with (tmp_path / "server.log").open("w") as file:
+        assert shown(file) == str(tmp_path / "server.log")
+        facts = os.fstat(file.fileno())
+        journal = f"{facts.st_dev}:{facts.st_ino}"
+        assert shown(file, JOURNAL_STREAM=journal).startswith("the journal: journalctl _PID=")
+    assert shown(subprocess.DEVNULL) == "nowhere: standard error is /dev/null"
+    assert shown(subprocess.PIPE) == "a pipe: what has started the server reads it"

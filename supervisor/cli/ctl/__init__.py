@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 COMMANDS = (
-    "status", "start", "stop", "restart", "signal", "tail", "logs", "events", "wait", "reload", "info", "pid", "groups",
-    "schedule", "top", "shutdown",
+    "status", "start", "stop", "restart", "signal", "tail", "logs", "clear", "events", "wait", "reload", "info", "pid",
+    "groups", "schedule", "top", "maintail", "shutdown",
 )  # fmt: skip
 """The commands that the shell has too."""
 _BEFORE = ("--config", "--data-dir")

@@ -31,12 +31,13 @@ def print_json(value: Any) -> None:
 
 
 def change(client: Client, arguments: Namespace) -> int:
-    """start, stop, restart, signal."""
+    """start, stop, restart, signal, clear."""
     query = selection(arguments.selectors)
     if arguments.command == "signal":
         query += [("signal", arguments.signal), ("to", "group" if arguments.group else "main")]
     is_signal = arguments.command == "signal"
-    reply = client.post(f"/processes/{arguments.command}", query, tolerated=(400, 500) if is_signal else (500,))
+    path = "clear-logs" if arguments.command == "clear" else arguments.command
+    reply = client.post(f"/processes/{path}", query, tolerated=(400, 500) if is_signal else (500,))
     body = reply.json
     if "results" not in body:
         raise CtlError(plain(str(body.get("message", reply.status))), USAGE if reply.status == 400 else FAILED)

@@ -7,7 +7,21 @@ from collections.abc import Iterator
 
 from supervisor.cli.ctl.options import parser
 
-_NAMED = ("status", "start", "stop", "restart", "signal", "tail", "logs", "events", "wait", "pid", "schedule", "top")
+_NAMED = (
+    "status",
+    "start",
+    "stop",
+    "restart",
+    "signal",
+    "tail",
+    "logs",
+    "clear",
+    "events",
+    "wait",
+    "pid",
+    "schedule",
+    "top",
+)
 """The commands that take selectors."""
 
 _BASH = """\

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from supervisor.cli.ctl.client import Client
-from supervisor.cli.ctl.commands import Query, selection
+from supervisor.cli.ctl.commands import Query, print_json, selection
 from supervisor.cli.ctl.errors import FAILED, OK, CtlError, ServerAway
 from supervisor.cli.ctl.terminal import plain, shown_log
 
@@ -39,7 +39,8 @@ def tail(client: Client, arguments: Namespace) -> int:
     output = LogOutput(is_raw=arguments.raw or not sys.stdout.isatty())
     lines = arguments.lines or (_MAX_LINES if arguments.since else _LINES)
     if arguments.follow:
-        return _follow(client, [(source, source.query(lines, arguments.since)) for source in found], output)
+        streams = [(one.path, one.label, one.query(lines, arguments.since)) for one in found]
+        return _follow(client, streams, output)
     failed = False
     for source in found:
         try:
@@ -73,16 +74,31 @@ def sources(client: Client, selectors: Sequence[str], stream: str | None = None)
     return found
 
 
-def _follow(client: Client, found: Sequence[tuple[Source, Query]], output: LogOutput) -> int:
-    """Follows until it is interrupted; returns the code of the last error where none can be followed.
+def maintail(client: Client, arguments: Namespace) -> int:
+    """The end of the server's own log; where the whole log is goes to standard error."""
+    path, query = "/supervisor/log", [("lines", str(arguments.lines))]
+    log = client.get(path, query).json
+    if arguments.json and not arguments.follow:
+        print_json(log)
+        return OK
+    print(f"the whole log: {plain(log['kept'])}", file=sys.stderr)
+    output = LogOutput(is_raw=arguments.raw or not sys.stdout.isatty())
+    if arguments.follow:
+        return _follow(client, [(path, "", query)], output)
+    output.write("", "".join(f"{line}\n" for line in log["lines"]).encode("utf-8", "replace"))
+    return OK
 
-    Raises `CtlError` where the server goes away.
+
+def _follow(client: Client, found: Sequence[tuple[str, str, Query]], output: LogOutput) -> int:
+    """Follows logs, each of a path, a label and a query, until it is interrupted.
+
+    Returns the code of the last error where none can be followed. Raises `CtlError` where the server goes away.
     """
     pieces: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     followed, code = 0, FAILED
-    for source, query in found:
+    for path, label, query in found:
         try:
-            stream = client.stream(source.path, query)
+            stream = client.stream(path, query)
         except ServerAway:
             raise
         except CtlError as error:
@@ -90,7 +106,7 @@ def _follow(client: Client, found: Sequence[tuple[Source, Query]], output: LogOu
             code = error.code
             continue
         followed += 1
-        threading.Thread(target=_read, args=(source.label, stream, pieces), daemon=True).start()
+        threading.Thread(target=_read, args=(label, stream, pieces), daemon=True).start()
     while followed:
         label, piece = pieces.get()
         if isinstance(piece, CtlError):

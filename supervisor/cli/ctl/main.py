@@ -67,7 +67,7 @@ def _dispatch(arguments: Namespace) -> int:
     if command != "names" and (unused := unused_place(arguments, os.environ)):
         print(f"pilothouse ctl: PILOTHOUSE_URL is set, so {unused} is not used", file=sys.stderr)
     client = Client(arguments, timeout)
-    if command in ("start", "stop", "restart", "signal"):
+    if command in ("start", "stop", "restart", "signal", "clear"):
         return _change(client, arguments)
     if command == "names":
         return commands.names(client)
@@ -91,6 +91,10 @@ def _read(client: Client, arguments: Namespace) -> int:
         from supervisor.cli.ctl.logs import tail
 
         return tail(client, arguments)
+    if command == "maintail":
+        from supervisor.cli.ctl.logs import maintail
+
+        return maintail(client, arguments)
     if command in ("events", "wait"):
         from supervisor.cli.ctl import history
 

@@ -23,6 +23,7 @@ Exit codes: 0 done; 1 failed; 2 usage; 4 refused; 5 no such process; 7 no server
 `status`: 0 all run; 3 one does not; 4 unknown, or no answer. `wait`: 124 timeout.
 """
 _MIN_DELAY_SECONDS = 0.1
+_MAX_RECENT_LINES = 1000
 _MAX_SECONDS = 36_500 * 86_400.0
 """As in the configuration: beyond it the timers of the system overflow."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
@@ -93,6 +94,13 @@ def lines(text: str) -> int:
     return int(text)
 
 
+def recent_lines(text: str) -> int:
+    """A number of lines of the server's own log, which keeps 1000 in memory."""
+    if (number := lines(text)) > _MAX_RECENT_LINES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 1 and {_MAX_RECENT_LINES}")
+    return number
+
+
 def _utf8(word: str) -> str:
     """The word, with the bytes that the locale could not decode read as UTF-8; others are replaced."""
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -161,6 +169,11 @@ def _add_reading(command: _AddCommand) -> None:
         one.add_argument("--stdout", action="store_true", help="only standard output")
         one.add_argument("--stderr", action="store_true", help="only standard error")
         tail.add_argument("--raw", action="store_true", help="control characters too, to a terminal")
+    command("clear", "empty logs", "+")
+    own = command("maintail", "show the end of the server's own log, and where it is kept")
+    own.add_argument("-f", "--follow", action="store_true", help="show what is added")
+    own.add_argument("-n", "--lines", type=recent_lines, default=20, metavar="N", help="how many lines (20)")
+    own.add_argument("--raw", action="store_true", help="control characters too, to a terminal")
     events = command("events", "show status changes", "*")
     events.add_argument("-f", "--follow", action="store_true", help="show new ones as they happen")
     events.add_argument("-n", "--lines", type=lines, default=20, metavar="N", help="how many (20)")

@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +23,7 @@ from attrs import define
 from supervisor.clock import Clock
 from supervisor.processes.logs.access import LogFile as LogFile
 from supervisor.processes.logs.access import log_place, opened
-from supervisor.processes.logs.rotation import DONE, Rotated, Rotation, rotate
+from supervisor.processes.logs.rotation import DONE, Rotated, Rotation, empty, rotate
 from supervisor.processes.notices import Notices
 
 log = logging.getLogger("logs")
@@ -140,6 +140,14 @@ class Logs:
             if each.result is Rotation.TRUNCATED:
                 self._post_truncated(each.file)
         return results
+
+    async def clear(self, paths: Sequence[str]) -> list[str]:
+        """Empties files, with the marks in them; followers go on at their new beginning. Returns why it could not."""
+        async with self._rotation_lock:
+            forget = self.on_rotation()
+            problems = await asyncio.to_thread(lambda: {path: problem for path in paths if (problem := empty(path))})
+            forget([path for path in paths if path not in problems])
+        return list(problems.values())
 
     def _count(self, rotated: Rotated) -> None:
         path = rotated.file.path

@@ -62,6 +62,20 @@ def rotate(file: LogFile) -> Rotated:
         return Rotated(file, Rotation.FAILED)
 
 
+def empty(path: str) -> str:
+    """Empties a log file that is a regular one; returns why it could not, or an empty text."""
+    try:
+        with log_place(path) as place:
+            if stat.S_ISREG(place.stat().st_mode):
+                with writer(place, place.name) as emptied:
+                    emptied.truncate(0)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return f"{path} cannot be emptied: {error.strerror}"
+    return ""
+
+
 def _rotate(file: LogFile, place: Place) -> Rotated:
     facts = place.stat()
     if not stat.S_ISREG(facts.st_mode):

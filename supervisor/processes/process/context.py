@@ -71,6 +71,12 @@ class SupervisionContext:
         variables = await asyncio.to_thread(_from_files, spec) if spec.env_file else {}
         return self._launch(spec, generation, variables)
 
+    async def check(self, spec: ProcessSpec) -> None:
+        """Raises `Invalid` where the spec cannot be run on this machine now. A pipe of variables is not read."""
+        for problem in await asyncio.to_thread(env_files.problems, spec.env_file, spec.user, spec.group):
+            raise _invalid(spec, problem)
+        self._launch(spec, 0, {})
+
     def adopted_launch(self, spec: ProcessSpec, generation: int, variables: Mapping[str, str] | None) -> Launch:
         """As it would be launched now, for its probes; without its directory and files where those are gone.
 
@@ -140,6 +146,15 @@ def variables_of_files(specs: Iterable[ProcessSpec]) -> dict[str, Mapping[str, s
         except Invalid:
             variables[spec.name] = None
     return variables
+
+
+def unusable_files(specs: Iterable[ProcessSpec]) -> list[str]:
+    """The faults of the environment files, with the names of their processes. Pipes are not read. For a worker."""
+    return [
+        f"{spec.name}: {problem}"
+        for spec in specs
+        for problem in env_files.problems(spec.env_file, spec.user, spec.group)
+    ]
 
 
 def _from_files(spec: ProcessSpec, waits: bool = True) -> dict[str, str]:
