@@ -17,11 +17,11 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from conftest import ROOT, Serve, Server
@@ -69,11 +69,6 @@ def upload_as_a_job(folder: Path, *arguments: str, **environ: str) -> Outcome:
         timeout=60, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return Outcome(done.returncode, done.stdout, done.stderr)
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 JUNIT = ("--junit", "**/TEST-*.xml")
@@ -879,20 +874,22 @@ def test_the_server_is_found_as_ctl_finds_it(server: Server, reports: Path) -> N
     assert named.returncode == 0, named.stderr
 
 
-@pytest.mark.skipif(listens(8080), reason="something listens on port 8080")
 def test_without_a_server_an_upload_says_at_once_what_it_tried(reports: Path) -> None:
     (reports / "data").mkdir()
-    begun = time.monotonic()
-    done = _upload_here(reports)
-    assert time.monotonic() - begun < 30, "it waited for a server of which nobody knows"
-    assert done.returncode == 3
-    first, *tried = done.stderr.splitlines()
-    assert first.startswith("pilothouse upload: http://127.0.0.1:8080 cannot be reached: Connection refused")
-    assert "  data directory data: no server runs on it (it has no endpoint.json)" in tried
-    assert any(line.startswith("  data directory /var/lib/pilothouse: ") for line in tried)
-    patient = _upload_here(reports, "--retry-for", "1.5")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with mock.patch("supervisor.cli.upload._DEFAULT_URL", url), mock.patch("time.sleep") as slept:
+        done = run_upload(reports, None, "--project", "p", *JUNIT)
+        assert slept.call_count == 0, "it waited for a server of which nobody knows"
+        assert done.returncode == 3
+        first, *tried = done.stderr.splitlines()
+        assert first.startswith(f"pilothouse upload: {url} cannot be reached: Connection refused")
+        assert "  data directory data: no server runs on it (it has no endpoint.json)" in tried
+        assert any(line.startswith("  data directory /var/lib/pilothouse: ") for line in tried)
+        patient = run_upload(reports, None, "--project", "p", *JUNIT, "--retry-for", "0.015")
     assert patient.returncode == 3
-    assert "trying again in 1 s" in patient.stderr
+    assert slept.call_count == 1
+    assert "trying again in 0.01 s" in patient.stderr
 
 
 def test_an_upload_waits_for_a_server_that_is_starting(server: Server, reports: Path) -> None:

@@ -31,13 +31,18 @@ def _reported(field: str, _: Mapping[str, str]) -> str:
 
 
 def run_upload(
-    folder: Path, url: Server | str, *arguments: str, environ: Mapping[str, str] | None = None, is_checkout: bool = True
+    folder: Path,
+    url: Server | str | None,
+    *arguments: str,
+    environ: Mapping[str, str] | None = None,
+    is_checkout: bool = True,
 ) -> Outcome:
     """Runs the uploader in `folder`, without the environment of the CI system that runs the tests.
 
-    With `is_checkout`, git reports a branch and a commit, also where the folder is no repository.
+    Without `url` no address is given. With `is_checkout`, git reports a branch and a commit, also where the folder is
+    no repository.
     """
-    url = url if isinstance(url, str) else f"http://127.0.0.1:{url.port}"
+    address = url if url is None or isinstance(url, str) else f"http://127.0.0.1:{url.port}"
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(folder),
@@ -48,7 +53,7 @@ def run_upload(
         contextlib.redirect_stderr(err),
     ):
         try:
-            code = run.main(["upload", "--url", url, *arguments])
+            code = run.main(["upload", *(["--url", address] if address else []), *arguments])
         except SystemExit as end:
             code = int(end.code or 0)
     return Outcome(code, out.getvalue(), err.getvalue())
