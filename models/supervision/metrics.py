@@ -123,6 +123,7 @@ class Series:
         self._minute, self._count = 0, 0
         self._open = [0.0] * 8
         """Of the present minute the sum and the maximum of each value."""
+        self._last: tuple[float, ...] = ()
 
     def add(self, at: float, cpu: float, memory: float, group_cpu: float = 0.0, group_memory: float = 0.0) -> None:
         """Adds a sample. If the clock was set back, minutes after it are forgotten."""
@@ -132,13 +133,25 @@ class Series:
             self._samples.drop_after(int(at))
             self._minute, self._count = 0, 0
         self.end_minute(minute)
-        values = cpu, memory, group_cpu, group_memory
+        self._last = values = cpu, memory, group_cpu, group_memory
         self._samples.append(int(at), values, MAX_SAMPLES)
         self._minute = max(minute, self._minute)
         self._count += 1
         for place, value in enumerate(values):
             self._open[2 * place] += value
             self._open[2 * place + 1] = max(self._open[2 * place + 1], value)
+
+    def repeat(self, at: float) -> None:
+        """Adds the last sample again: nothing has changed since. Does nothing before the first one."""
+        minute, last = int(at) // _MINUTE_SECONDS, self._last
+        if minute != self._minute or not self._count:
+            if last:
+                self.add(at, *last)
+            return
+        self._samples.append(int(at), last, MAX_SAMPLES)
+        self._count += 1
+        for place, value in enumerate(last):
+            self._open[2 * place] += value
 
     @property
     def minute_count(self) -> int:

@@ -7,6 +7,7 @@ a server without any wakes no thread. The minutes are stored by another worker, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Executor
@@ -33,6 +34,10 @@ _MINUTE_SECONDS = 60
 _MICROS_PER_SECOND = 1_000_000
 _OFF_SECONDS = 60.0
 """How often the settings are looked at while sampling is off."""
+_READ_SECONDS = 60.0
+"""How long after a read the interval of the settings applies. Without a reader each minute has one sample."""
+_BEFORE_MINUTE_END_SECONDS = 3
+"""When that is taken: a round of the server before the minute ends, so that it is about this minute."""
 _MAX_MINUTES_PER_TRANSACTION = 10
 _CHECKPOINT_COMMITS = 60
 
@@ -46,7 +51,7 @@ class MetricsHistory:
         self._fleet = fleet
         self._meter = meter
         self._clock = clock
-        self.host = Series()
+        self._host = Series()
         self._processes: dict[str, Series] = {}
         self._host_times: tuple[float, float] | None = None
         self._stored_until = 0
@@ -56,6 +61,23 @@ class MetricsHistory:
         self._storing: asyncio.Task[None] | None = None
         self._commits = 0
         self._is_failing = False
+        self._sampled_at: float | None = None
+        self._sampled_minute = 0
+        self._read_at = float("-inf")
+        self._was_read = asyncio.Event()
+
+    @property
+    def host(self) -> Series:
+        """The latest hour of the host."""
+        self._note_read()
+        return self._host
+
+    def _note_read(self) -> None:
+        self._read_at = self._clock.since_boot()
+        self._was_read.set()
+
+    def _is_read(self) -> bool:
+        return self._clock.since_boot() - self._read_at < _READ_SECONDS
 
     @property
     def _keep_minutes(self) -> int:
@@ -66,6 +88,7 @@ class MetricsHistory:
 
     def of(self, name: str) -> Series:
         """The latest hour of a process; empty before its first sample."""
+        self._note_read()
         return self._processes.get(name) or Series()
 
     async def window(self, name: str, start: int, end: int, step: int) -> tuple[list[Point], list[int]]:
@@ -76,7 +99,8 @@ class MetricsHistory:
         now = self._now_minute()
         first = max(start // _MINUTE_SECONDS, now - self._keep_minutes)
         last = min(end // _MINUTE_SECONDS, now)
-        if step < _MINUTE_SECONDS or self.of(name).has(first):
+        series = self.of(name)
+        if step < _MINUTE_SECONDS or series.has(first):
             last = first - 1  # nothing is read: memory has it
 
         def read() -> tuple[list[Minute], list[int]]:
@@ -96,38 +120,67 @@ class MetricsHistory:
         """Samples until it is cancelled, in a thread of `executor`.
 
         `round_end` returns every `round_seconds`, when the server wakes anyway; an interval of a multiple uses it.
+        While nobody reads the metrics, each minute has one sample, at its end.
         """
         await self._restore()
         while True:
             settings = self._settings()
+            is_on, interval = bool(settings.interval and settings.keep), settings.interval or _OFF_SECONDS
             try:
-                if settings.interval and settings.keep:
+                if is_on and self._is_due(interval, min(interval, round_seconds) / 2):
                     await self.sample(executor)
-                self._store_soon()
+                    self._store_soon()
+                elif self._now_minute() - 1 != self._tried:
+                    self._store_soon()
             except Exception as error:
                 log.warning("a sample failed: %s", error)
-            interval = settings.interval or _OFF_SECONDS
             if interval % round_seconds:
-                await asyncio.sleep(interval)
+                await self._pause(interval)
             else:
-                for _ in range(int(interval / round_seconds)):
-                    await round_end()
+                await round_end()
+
+    def _is_due(self, interval: float, tolerance: float) -> bool:
+        """Whether a sample is due: by the interval while somebody reads, else at the end of the minute."""
+        if self._sampled_at is None:
+            return True
+        if self._is_read() or interval >= _MINUTE_SECONDS:
+            return self._clock.since_boot() - self._sampled_at >= interval - tolerance
+        return self._minute_that_ends() != self._sampled_minute
+
+    def _minute_that_ends(self) -> int:
+        seconds = self._clock.now() // _MICROS_PER_SECOND
+        return (seconds + _BEFORE_MINUTE_END_SECONDS) // _MINUTE_SECONDS
+
+    async def _pause(self, interval: float) -> None:
+        """Waits for the interval; while nobody reads, for the end of the minute or a reader."""
+        if self._is_read() or interval >= _MINUTE_SECONDS:
+            await asyncio.sleep(interval)
+            return
+        self._was_read.clear()
+        passed = self._clock.now() / _MICROS_PER_SECOND + _BEFORE_MINUTE_END_SECONDS
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MINUTE_SECONDS - passed % _MINUTE_SECONDS):
+                await self._was_read.wait()
 
     async def sample(self, executor: Executor | None = None) -> None:
         """Takes one sample of everything that is live."""
         processes = list(self._fleet)
-        usage = await self._meter.sample(processes, executor)
+        self._sampled_at, self._sampled_minute = self._clock.since_boot(), self._minute_that_ends()
+        usage, unchanged = await self._meter.sample(processes, executor)
         worked, passed, memory = _read_host()
         now = self._clock.now() / _MICROS_PER_SECOND
         if self._host_times is not None and passed > self._host_times[1]:
             cpu = 100 * (worked - self._host_times[0]) / (passed - self._host_times[1])
-            self.host.add(now, min(100.0, max(0.0, cpu)), memory)
+            self._host.add(now, min(100.0, max(0.0, cpu)), memory)
         self._host_times = (worked, passed)
         for name, (own, group) in usage.items():
             series = self._processes.setdefault(name, Series())
             series.add(now, own.cpu, own.memory, group.cpu, group.memory)
+        for name in unchanged:
+            if name in self._processes:
+                self._processes[name].repeat(now)
         keep = min(MEMORY_MINUTES, max(1, self._keep_minutes))
-        for series in (self.host, *self._processes.values()):
+        for series in (self._host, *self._processes.values()):
             series.keep_minutes = keep
             series.end_minute(int(now) // _MINUTE_SECONDS)
 

@@ -51,10 +51,10 @@ class FixedMeter(Meter):
 
     async def sample(
         self, processes: Iterable[Process], executor: Executor | None = None
-    ) -> Mapping[str, tuple[Usage, Usage]]:
+    ) -> tuple[Mapping[str, tuple[Usage, Usage]], list[str]]:
         number = cast("HandSetClock", self._clock).minute % 100
         usage = Usage(number, number * 4096)
-        return {process.name: (usage, Usage(2 * number, number * 8192)) for process in processes}
+        return {process.name: (usage, Usage(2 * number, number * 8192)) for process in processes}, []
 
 
 @pytest.fixture

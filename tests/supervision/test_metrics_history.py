@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from unittest.mock import Mock, patch
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 from browser_pages import Browser, confirm, get_page, url_of
@@ -22,7 +26,8 @@ from models.supervision.record import Record
 from supervisor.clock import Clock
 from supervisor.processes.metrics import MetricsHistory
 from supervisor.processes.process.process import Process
-from supervisor.processes.usage import Meter, ProcessTimes, group_ticks
+from supervisor.processes.readings import GroupReader, ProcessTimes, group_ticks
+from supervisor.processes.usage import Meter
 
 MINUTE = 60
 START = 1_800_000_000 // MINUTE * MINUTE
@@ -158,6 +163,103 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.wait()
+
+
+def test_a_repeated_sample_counts_as_the_last_one() -> None:
+    made, other = Series(), Series()
+    for at in (0, 5, 10, 65, 130):
+        other.add(START + at, 3, 30, 4, 40)
+        made.repeat(START + at) if at else made.add(START + at, 3, 30, 4, 40)
+    for step in (5, MINUTE):
+        assert made.points(START, START + 300, step) == other.points(START, START + 300, step) != []
+    Series().repeat(START)
+
+
+def test_a_reading_opens_no_file_of_a_process_that_has_not_run(leader: subprocess.Popen[bytes]) -> None:
+    reader = GroupReader(Clock())
+    first = reader.read({leader.pid})
+    assert first.times[leader.pid].memory > 0
+    with patch("builtins.open") as opened, patch("os.listdir") as listed:
+        second = reader.read({leader.pid})
+    assert (opened.call_count, listed.call_count) == (0, 0)
+    assert second.times == first.times
+    assert leader.pid not in second.used
+    leader.kill()
+    leader.wait()
+    assert reader.read({leader.pid}).times == {}
+    reader.close()
+
+
+def test_members_of_a_group_are_searched_for_every_half_minute() -> None:
+    class LaterClock(Clock):
+        passed = 0.0
+
+        def since_boot(self) -> float:
+            return super().since_boot() + self.passed
+
+    clock = LaterClock()
+    reader = GroupReader(clock)
+    command = ["sh", "-c", "read line; sleep 1000 & echo; wait"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        assert reader.read({shell.pid}).times.keys() == {shell.pid}
+        shell.stdin.write(b"\n")
+        shell.stdin.flush()
+        shell.stdout.readline()
+        assert reader.read({shell.pid}).times.keys() == {shell.pid}
+        clock.passed = 30
+        found = reader.read({shell.pid})
+        assert len(found.times) == 2
+        assert found.memory[shell.pid] == sum(one.memory for one in found.times.values())
+        os.killpg(shell.pid, signal.SIGKILL)
+    assert reader.read({shell.pid}).times == {}
+
+
+def test_a_process_with_several_threads_is_always_read() -> None:
+    code = "import threading, time\nthreading.Thread(target=sum, args=(range(10**8),)).start()\nprint(flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        reader = GroupReader(Clock())
+        wait_for(lambda: reader.read({process.pid}).times[process.pid].threads == 2)
+        wait_for(lambda: reader.read({process.pid}).used.get(process.pid, 0) > 0, about="the work of its thread")
+        process.kill()
+
+
+@pytest.mark.parametrize(("is_read", "expected"), [(False, [0, 57, 117]), (True, [0, 5, 10])])
+def test_without_a_reader_each_minute_has_one_sample_at_its_end(is_read: bool, expected: list[float]) -> None:
+    clock = SteppedClock()
+    history = MetricsHistory([], Meter(clock), clock, lambda: Metrics())
+    taken = list[float]()
+
+    async def sample(_: object) -> None:
+        taken.append(clock.passed)
+        await MetricsHistory.sample(history)
+
+    async def round_end() -> None:
+        clock.passed += 2.5
+        if is_read:
+            history.of("web")
+        if len(taken) == len(expected):
+            raise asyncio.CancelledError
+
+    history.sample = sample  # type: ignore[method-assign, assignment]
+    with contextlib.suppress(asyncio.CancelledError), patch.object(history, "_restore", AsyncMock()):
+        asyncio.run(history.watch(2.5, round_end))
+    assert [round(at - 0.5) for at in taken] == expected
+
+
+class SteppedClock(Clock):
+    """A clock that is moved by hand, from the beginning of a minute on."""
+
+    passed = 0.0
+
+    def now(self) -> int:
+        return int((START + self.passed) * 1_000_000)
+
+    def since_boot(self) -> float:
+        return self.passed
 
 
 @pytest.mark.parametrize("is_live", [False, True])
