@@ -18,6 +18,11 @@ from models.errors import Conflict, Failed, Invalid, NotFound, Problem, TimedOut
 RELEASE_NOT_FOUND = "release-not-found"
 ROLLED_BACK = "rolled-back"
 """The code of a change that failed and that helm itself has undone (`atomic`)."""
+CLUSTER_UNREACHABLE, CLUSTER_DENIED = "cluster-unreachable", "cluster-denied"
+"""The codes of one cause, whether a read of the server or a change of helm meets it."""
+UNTRUSTED, UNRESOLVED = "its certificate is not trusted", "its name cannot be resolved"
+NO_TLS, HANDSHAKE, NO_ANSWER = "it does not speak TLS", "the TLS handshake failed", "no answer"
+NOT_ACCEPTED = "the credentials are not accepted"
 _UNDONE = re.compile(r"Error: [A-Z]+ FAILED: release \S+ failed, and has been (?P<how>rolled back|uninstalled) due to ")
 _MAX_MESSAGE_CHARACTERS = 1500
 _MAX_MATCHED_CHARACTERS = 4000
@@ -105,7 +110,10 @@ KINDS = (
           subject=r"(?:discovery(?: failed)?:|server APIs:|apiVersions[^:]*:[^:]*:)\s*([a-z0-9.-]+/v[a-z0-9]+)"),
     _kind("cluster-unavailable", Upstream, r"etcdserver: ", r"server is currently unable",
           prefix="the cluster is not available", quoted=False),
-    _kind("cluster-unreachable", Upstream, r"kubernetes cluster unreachable",
+    _kind(CLUSTER_DENIED, Upstream,
+          r"kubernetes cluster unreachable: (?:the server has asked for the client to provide cred|unauthorized)",
+          prefix="the cluster denies this", quoted=False),
+    _kind(CLUSTER_UNREACHABLE, Upstream, r"kubernetes cluster unreachable",
           prefix="the cluster cannot be reached", quoted=False),
     _kind("cluster-connection-lost", Upstream, r"error when reading response body",
           r'(?:Post|Put|Patch|Delete) "https?:[^\n]*\bEOF\b', prefix="the connection to the cluster was lost",
@@ -118,11 +126,11 @@ KINDS = (
     _kind("conflict", Conflict, r"the object has been modified", r"cannot be imported", r"being terminated"),
     _kind("rejected-by-cluster", Invalid, r"admission webhook .* denied", r"exceeded quota",
           r"Too long: must have at most", prefix="the cluster refuses the chart's objects: "),
-    _kind("cluster-unreachable", Upstream,
+    _kind(CLUSTER_UNREACHABLE, Upstream,
           r"failed to download openapi: (?!context deadline)",
           r'unable to build kubernetes objects\b.*"https?://[^"\s]+": (?!context deadline)',
           prefix="the cluster cannot be reached", quoted=False),
-    _kind("cluster-denied", Upstream, r"is forbidden: User", r"asked for the client to provide credentials",
+    _kind(CLUSTER_DENIED, Upstream, r"is forbidden: User", r"asked for the client to provide credentials",
           r"Unauthorized\b", r"\Afailed to delete release: ",
           prefix="the cluster denies this: "),
     _kind("invalid-argument", Invalid, r"improper constraint", r"invalid release name", r"no name provided",
@@ -204,12 +212,14 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 _REASONS = (
-    ("connection refused", "connection refused"), ("no such host", "its name cannot be resolved"),
-    ("x509", "its certificate is not trusted"), ("does not exist", "the context does not exist"),
+    ("connection refused", "connection refused"), ("no such host", UNRESOLVED), ("x509", UNTRUSTED),
+    ("does not exist", "the context does not exist"),
     ("error loading config", "the kubeconfig cannot be read"),
-    ("provide credentials", "the credentials are not accepted"),
-    ("i/o timeout", "no answer"), ("deadline exceeded", "no answer"), ("https client", "it does not speak TLS"),
+    ("provide credentials", NOT_ACCEPTED), ("unauthorized", NOT_ACCEPTED), ("i/o timeout", NO_ANSWER),
+    ("deadline exceeded", NO_ANSWER), ("https client", NO_TLS), ("tls: ", HANDSHAKE),
 )  # fmt: skip
+_RESOLVER = re.compile(r"\blookup \S{1,253}(?: on \S{1,60})?: (?P<words>[A-Za-z][A-Za-z ]{2,60})")
+"""Why the resolver of helm did not find a name."""
 
 
 def kind_of(stderr: str, stdout: str = "") -> Kind:
@@ -235,9 +245,21 @@ def problem_from_output(stderr: str, stdout: str = "") -> Problem:
         match = kind.subject.search(text)
         kept = next(filter(None, match.groups()), "") if match else ""
         return kind.build(f"{kind.prefix}: {clean(kept)}" if kept else kind.prefix)
-    lower = text.lower()
-    reason = next((reason for pattern, reason in _REASONS if pattern in lower), "")
+    reason = _reason(text)
     return kind.build(f"{kind.prefix}: {reason}" if reason else kind.prefix)
+
+
+def _reason(text: str) -> str:
+    """Why something could not be reached, without addresses; empty where that is not known."""
+    if found := _RESOLVER.search(text):
+        return unresolved(found["words"].strip())
+    lower = text.lower()
+    return next((reason for pattern, reason in _REASONS if pattern in lower), "")
+
+
+def unresolved(words: str) -> str:
+    """The reason with the resolver's words."""
+    return f"{UNRESOLVED} ({words})"
 
 
 def undone_by(stderr: str) -> str:

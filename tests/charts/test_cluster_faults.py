@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,10 +14,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import trustme
+from chart_servers import web_server
 from release_secrets import made_release, release_secret
 
+from models.charts import helm_errors
 from models.charts.kubeconfig import Access, Blob
-from models.errors import NotFound, TimedOut, Upstream
+from models.errors import NotFound, Problem, TimedOut, Upstream
 from supervisor.charts.kube import client
 from supervisor.charts.kube.cluster import DENIED, METADATA_LIST, Cluster
 from supervisor.charts.kube.releases import Native
@@ -197,6 +201,77 @@ def test_a_refused_connection_is_an_upstream_error() -> None:
         port = taken.getsockname()[1]
     with pytest.raises(Upstream, match="cannot be reached"):
         run(Access("http", "127.0.0.1", port, ""), lambda cluster: cluster.get("/x"))
+
+
+def problem_of_a_read(access: Access) -> Upstream:
+    with pytest.raises(Upstream) as caught:
+        run(access, lambda cluster: cluster.get("/x"))
+    return caught.value
+
+
+def problem_of_a_change(cause: str) -> Problem:
+    """The problem for what helm prints where a request to the cluster fails."""
+    return helm_errors.problem_from_output(
+        f'Error: INSTALLATION FAILED: Kubernetes cluster unreachable: Get "https://a.example:6443/version": {cause}'
+    )
+
+
+def check_equal(read: Problem, change: Problem, message: str) -> None:
+    """A cause has one code and one message, whether a read or a change meets it."""
+    assert (read.code, change.code) == ("cluster-unreachable",) * 2
+    assert (type(read), type(change)) == (Upstream, Upstream)
+    assert read.message == change.message == f"the cluster cannot be reached: {message}"
+
+
+def test_an_unreachable_cluster_has_one_code_in_reads_and_changes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    refused = problem_of_a_change("dial tcp 127.0.0.1:6443: connect: connection refused")
+    check_equal(problem_of_a_read(Access("http", "127.0.0.1", port, "")), refused, "connection refused")
+    with fake_server(lambda *_: json_response({})) as api:
+        change = problem_of_a_change("http: server gave HTTP response to HTTPS client")
+        check_equal(
+            problem_of_a_read(Access("https", "127.0.0.1", api.access.port, "")), change, "it does not speak TLS"
+        )
+
+
+def test_a_certificate_that_is_not_trusted_has_one_code_in_reads_and_changes() -> None:
+    with web_server() as web:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+        web.server.socket = context.wrap_socket(web.server.socket, server_side=True)
+        read = problem_of_a_read(Access("https", "127.0.0.1", web.server.server_address[1], ""))
+    change = problem_of_a_change("tls: failed to verify certificate: x509: certificate signed by unknown authority")
+    check_equal(read, change, "its certificate is not trusted")
+
+
+def test_a_name_that_is_not_resolved_has_one_code_and_the_words_of_the_resolver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    read = problem_of_a_read(Access("https", "a.example", 6443, ""))
+    change = problem_of_a_change("dial tcp: lookup a.example on 10.0.0.2:53: no such host")
+    assert (read.code, change.code) == ("cluster-unreachable",) * 2
+    assert read.message == "the cluster cannot be reached: its name cannot be resolved (Name or service not known)"
+    assert change.message == "the cluster cannot be reached: its name cannot be resolved (no such host)"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_cluster_that_denies_a_request_has_one_code_in_reads_and_changes(status: int) -> None:
+    with fake_server(lambda *_: (status, b"{}")) as api:
+        assert problem_of_a_read(api.access).code == "cluster-denied"
+    credentials = "the server has asked for the client to provide credentials"
+    denied = [
+        f"Error: Kubernetes cluster unreachable: {credentials}",
+        f"Error: query: failed to query with labels: {credentials}",
+        'Error: secrets is forbidden: User "u" cannot list resource "secrets"',
+    ]
+    assert {helm_errors.problem_from_output(text).code for text in denied} == {"cluster-denied"}
+    message = helm_errors.problem_from_output(denied[0]).message
+    assert message == "the cluster denies this: the credentials are not accepted"
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

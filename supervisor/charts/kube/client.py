@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from pathlib import Path
 import httptools
 from attrs import Factory, define, field
 
+from models.charts import helm_errors
 from models.charts.kubeconfig import Access, Blob
 from models.errors import TimedOut, Upstream
 
@@ -27,7 +29,8 @@ _READ_BYTES = 256 * 1024
 CONNECT_SECONDS = 5.0
 RESPONSE_SECONDS = 20.0
 _HAPPY_EYEBALLS_SECONDS = 0.25
-_UNREACHABLE = "the cluster cannot be reached"
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+"""What OpenSSL reports of a server that answers without TLS."""
 CONNECTION_LOST = "cluster-connection-lost"
 """The code of an `Upstream` for a connection that ended before the response did."""
 _BROKEN = (OSError, EOFError, httptools.HttpParserError)
@@ -121,7 +124,7 @@ class Connections:
             self._tls = _tls(access) if access.scheme == "https" else None
             self._headers = _headers(access)
         except (OSError, ValueError):  # its message would name files
-            raise Upstream(f"{_UNREACHABLE}: its certificates or credentials cannot be read") from None
+            raise _unreachable("its certificates or credentials cannot be read") from None
         self._idle: list[_Connection] = []
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._is_closed = False
@@ -175,14 +178,8 @@ class Connections:
                     limit=_READ_BYTES,
                     happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS,
                 )
-        except TimeoutError:
-            raise Upstream(f"{_UNREACHABLE}: no answer") from None
-        except ssl.SSLCertVerificationError:
-            raise Upstream(f"{_UNREACHABLE}: the kubeconfig does not trust its certificate") from None
-        except ssl.SSLError:
-            raise Upstream(f"{_UNREACHABLE}: the TLS handshake failed") from None
         except OSError as error:
-            raise Upstream(f"{_UNREACHABLE}: {os.strerror(error.errno) if error.errno else 'no connection'}") from None
+            raise _unreachable(_reason(error)) from None
         return _Connection(reader, writer)
 
     async def _request_on(self, connection: _Connection, message: bytes) -> tuple[int, bytes]:
@@ -209,6 +206,23 @@ class Connections:
         for connection in self._idle:
             connection.close()
         self._idle.clear()
+
+
+def _unreachable(reason: str) -> Upstream:
+    return Upstream(f"the cluster cannot be reached: {reason}", helm_errors.CLUSTER_UNREACHABLE)
+
+
+def _reason(error: OSError) -> str:
+    """Why there is no connection, as for a change: `helm_errors` has the same texts."""
+    if isinstance(error, TimeoutError):
+        return helm_errors.NO_ANSWER
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return helm_errors.UNTRUSTED
+    if isinstance(error, ssl.SSLError):
+        return helm_errors.NO_TLS if error.reason in _NO_TLS else helm_errors.HANDSHAKE
+    if isinstance(error, socket.gaierror):
+        return helm_errors.unresolved(error.strerror or "the resolver gave no reason")
+    return os.strerror(error.errno).lower() if error.errno else "no connection"
 
 
 def _headers(access: Access) -> str:
