@@ -5,34 +5,74 @@ What only validates is left out, because the server validates the arguments itse
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 _KEPT = ("type", "enum", "contentEncoding", "additionalProperties")
-_OBVIOUS = {
-    "all", "from", "keyword", "strict", "to", "upgrades", "what",
-    "allNamespaces", "apiVersion", "apiVersions", "appVersion", "branch", "category", "chart", "chartRef", "class",
-    "commit", "context", "createNamespace", "cursor", "description", "devel", "dryRun", "file", "id", "includeCrds",
-    "kind", "labels", "limit", "name", "namespace", "object", "objectNamespace", "offset", "owner", "page",
-    "password", "process", "project", "releaseName", "revision", "signal", "since", "size", "skipTests", "sort",
-    "sortBy", "sortDirection", "status", "test", "timeout", "type", "url", "username", "values", "version",
-    "versions", "wait",
-}  # fmt: skip
-"""Arguments that their names describe."""
+SHARED = {
+    "name": "of the release, the repository or the process, as the tool's name says",
+    "namespace": "of the release, `default` by default",
+    "context": "one of the kubeconfigs' contexts, the server's own by default",
+    "chartRef": "repo/chart, repo/chart:version or oci://host/path[:tag]",
+    "version": "of the chart, exact or a range, the newest stable one by default",
+    "values": "override those of the chart",
+    "revision": "of the release, the newest by default",
+    "cursor": "nextCursor of the page before",
+    "limit": "the most rows",
+    "page": "its number, from 0",
+    "size": "rows of a page",
+    "sortBy": "the sort key",
+    "sortDirection": "asc or desc",
+    "commit": "or its first 7 digits or more",
+    "branch": "only of this branch",
+    "flag": "only of this flag",
+    "format": "csv and ndjson are the whole list, without a cursor",
+    "select": "names, globs, @group, label=value, all, and !term to exclude, with commas between them",
+    "kubeVersion": "the assumed version of Kubernetes, such as 1.31",
+    "dryRun": "change nothing",
+    "wait": "until every object is ready, or deleted",
+    "timeout": "seconds that helm may take",
+    "description": "stored in the history",
+}
+"""What arguments of several tools mean: the instructions of the server describe each once, for all tools."""
+_SHARED_MEANINGS = re.compile(
+    "|".join(
+        (
+            r"name:(?:|the release|the release's name|the repository's name)",
+            r"namespace:(?:the|its) namespace(?: of the releases?)?(?: `default` by default)?",
+            r"context:one of .*", r"chartRef:.*", r"version:an exact version or a range.*", r"values:.*",
+            r"revision:the revision the newest by default", r"cursor:.*", r"limit:.*", r"page:.*", r"size:.*",
+            r"sortBy:.*", r"sortDirection:.*", r"commit:.*", r"branch:.*", r"flag:.*", r"format:.*", r"select:.*",
+            r"kubeVersion:.*", r"dryRun:.*", r"wait:.*", r"timeout:.*",
+            r"description:.*",
+        )
+    ),
+    re.IGNORECASE,
+)  # fmt: skip
+"""Name and description, without `;` and full stop, of an argument that means what `SHARED` says."""
 _UNINFORMATIVE_DEFAULTS = (None, False, "", 0, "default")
 
 
 def compact(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an argument without bounds, patterns and examples, described only if its name does not."""
+    """The schema of an argument without bounds, patterns and examples, described unless it is one of `SHARED`."""
     kept = {key: schema[key] for key in _KEPT if key in schema}
     if "items" in schema:
         kept["items"] = compact("items", schema["items"])
-    if name not in _OBVIOUS:
-        if schema.get("description"):
-            kept["description"] = _short(schema["description"])
-        if schema.get("default") not in _UNINFORMATIVE_DEFAULTS:
-            kept["default"] = schema["default"]
+    about = schema.get("description", "")
+    if is_shared(name, about):
+        return kept
+    if about:
+        kept["description"] = _short(about)
+    if schema.get("default") not in _UNINFORMATIVE_DEFAULTS:
+        kept["default"] = schema["default"]
     return kept
+
+
+def is_shared(name: str, about: str) -> bool:
+    """Whether an argument with this description means what `SHARED` says."""
+    text = re.sub(r"[;.]+(?= |$)", "", about)
+    return name in SHARED and _SHARED_MEANINGS.fullmatch(f"{name}:{text}", 0) is not None
 
 
 def _short(text: str) -> str:

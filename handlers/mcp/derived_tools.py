@@ -131,7 +131,10 @@ def _tool(base: str, operation: Operation, has_contexts: bool) -> Tool:
         action = operation
     assert operation.tool is not None
     is_paged = get_origin(operation.response_type) is list and not operation.is_change
-    return Tool(operation.tool, operation.summary, _schema(declared), operation.is_change, action, is_paged)
+    schema = _schema(declared)
+    if isinstance(action, Forwarded) and action.has_both_streams:
+        schema["properties"]["stream"]["default"] = "both"
+    return Tool(operation.tool, operation.summary, schema, operation.is_change, action, is_paged)
 
 
 def _with_cursor(tool: Tool) -> Tool:
@@ -149,7 +152,8 @@ def _schema(inputs: Sequence[Input]) -> dict[str, Any]:
 
 def _argument(field: Input) -> dict[str, Any]:
     if field.source == "path" and field.kind is not None:
-        return {"type": "string"}
+        about = f"{field.about}, by id or name" if field.about == "The project" else field.about
+        return {"type": "string", "description": about}
     if field.source != "file":
         return field.described_schema()
     return {"type": "string", "contentEncoding": "base64", "description": f"{field.about}, as base64"}

@@ -19,6 +19,7 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from handlers.mcp.bridge import Application, Message
+from handlers.mcp.compact_schemas import SHARED
 from handlers.mcp.sdk_answers import Answers
 from handlers.mcp.toolbox import Toolbox, ToolCaller
 from models import VERSION
@@ -30,7 +31,9 @@ CALLER_KEY = "pilothouse.caller"
 _INSTRUCTIONS = (
     "Pilothouse manages one small host: process_* start, stop and watch its processes, event_list is their history;"
     " helm_* handle Helm releases, charts and chart repositories; project_list, run_list, run_detail, gate_verdict and"
-    " flaky_tests report on test and coverage results."
+    " flaky_tests report on test and coverage results. Arguments of several tools: "
+    + "; ".join(f"{name}: {text}" for name, text in SHARED.items())
+    + "."
 )
 _MESSAGES_PATH = "/sse/messages"
 

@@ -58,6 +58,28 @@ def test_the_descriptions_of_all_tools_are_short(server: Server, serve: Serve) -
     run_client(work)
 
 
+def test_every_argument_is_described(server: Server) -> None:
+    """In the tool, or where several tools have it, in the instructions of the server."""
+
+    async def work() -> None:
+        async with over_http(server, **KEY) as client:
+            listed = (await client.list_tools()).tools
+            instructions = client.instructions or ""
+        bare = {
+            (tool.name, name)
+            for tool in listed
+            for name, schema in tool.input_schema["properties"].items()
+            if not schema.get("description") and f" {name}: " not in instructions
+        }
+        assert bare == set()
+        by_name = {tool.name: tool.input_schema["properties"] for tool in listed}
+        assert by_name["run_list"]["id"]["description"] == "The project, by id or name"
+        assert by_name["helm_diff"]["context"]["description"] == "Unchanged lines around each change"
+        assert by_name["process_logs"]["stream"]["default"] == "both"
+
+    run_client(work)
+
+
 def of(*prefixes: str) -> set[str]:
     return {name for name in READING | CHANGING if name.startswith(prefixes)}
 
