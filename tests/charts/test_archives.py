@@ -14,6 +14,7 @@ from typing import Any
 
 import chart_servers
 import pytest
+import yaml
 
 from models.charts.archives import archive
 from models.charts.archives.archive import ChartArchive
@@ -538,6 +539,31 @@ def test_show_chart_returns_chart_yaml_unchanged(tmp_path: Path) -> None:
     assert archive.show_chart(write_archive(tmp_path, RICH)).splitlines() == [
         "apiVersion: v2", "name: demo", "version: 0.1.0", "description: for show", "unknownToHelm: kept",
     ]  # fmt: skip
+
+
+CRDS = {"z": "kind: Z\n", "a": "---\nkind: A", "deep/c": "kind: C\n\n", "empty": "", "mark": "\ufeffkind: M\n"}
+
+
+def test_definitions_have_the_bytes_of_helm(tmp_path: Path) -> None:
+    """In the order of the archive, with those of subcharts at the end."""
+    files = {f"crds/{name}.yaml": text for name, text in CRDS.items()}
+    files |= {"charts/sub/Chart.yaml": "apiVersion: v2\nname: sub\nversion: 0.1.0", "charts/sub/crds/d.json": "{}"}
+    own = archive.show_crds(write_archive(tmp_path, chart_servers.chart_archive(files=files)))
+    assert own == chart_servers.run_helm(tmp_path, "show", "crds", "chart.tgz").stdout
+
+
+def test_show_chart_has_the_dependencies_of_requirements_yaml(tmp_path: Path) -> None:
+    requirements = "dependencies:\n- name: redis\n  version: 1.x\n  repository: https://r.example\n"
+    own_facts: list[dict[str, Any]] = [{}, {"dependencies": [{"name": "other", "version": "1"}]}]
+    for facts in own_facts:
+        files = {"requirements.yaml": requirements}
+        data = chart_servers.chart_archive(apiVersion="v1", files=files, **facts)
+        for shown in (archive.show_chart, archive.show_all):
+            own = yaml.safe_load(shown(write_archive(tmp_path, data)).split("\n---\n")[0])
+            theirs = yaml.safe_load(chart_servers.run_helm(tmp_path, "show", "chart", "chart.tgz").stdout)
+            assert own == theirs
+    broken = chart_servers.chart_archive(files={"requirements.yaml": "a: ["})
+    assert archive.show_chart(write_archive(tmp_path, broken)).startswith("apiVersion: v2\n")
 
 
 def test_show_all_joins_the_parts(tmp_path: Path) -> None:

@@ -611,7 +611,7 @@ def test_show_has_the_content_of_the_archive(server: Server, web: WebServer, rep
         "chart": "apiVersion: v2\nname: demo\nversion: 0.1.0\n",
         "values": "# how many\nreplicas: 1\n",
         "readme": "# Demo\n",
-        "crds": "---\nkind: A\n",
+        "crds": "---\nkind: A\n\n",
     }
     assert show(server, repository).text == "{chart}---\n{values}---\n{readme}{crds}".format(**parts)
 

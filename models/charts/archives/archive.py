@@ -271,8 +271,22 @@ def unpack(path: Path, folder: Path) -> Path:
 
 
 def show_chart(path: Path) -> str:
-    """Chart.yaml as it is."""
-    return _read(path, {"Chart.yaml"}).get("Chart.yaml", "")
+    """Chart.yaml as it is, with the dependencies of requirements.yaml, if there is one."""
+    return _chart_yaml(_read(path, {"Chart.yaml", "requirements.yaml"}))
+
+
+def _chart_yaml(files: Mapping[str, str]) -> str:
+    text = files.get("Chart.yaml", "")
+    try:
+        requirements = _mapping(files.get("requirements.yaml", "").encode(), "requirements.yaml", may_be_empty=True)
+        own = _mapping(text.encode(), "Chart.yaml") if requirements else {}
+    except (Invalid, _Malformed):
+        return text
+    if not requirements.get("dependencies"):
+        return text
+    if "dependencies" in own:  # they do not count
+        return yaml_values.dump({**own, "dependencies": requirements["dependencies"]})
+    return _ended(text) + yaml_values.dump({"dependencies": requirements["dependencies"]})
 
 
 def metadata(path: Path) -> dict[str, Any]:
@@ -304,15 +318,16 @@ def show_readme(path: Path) -> str:
 
 
 def show_crds(path: Path) -> str:
-    """The custom resource definitions, subcharts included, each after a line `---`."""
+    """The custom resource definitions, subcharts included, as helm 4 prints them: each after a line `---`, and with a
+    line break after it."""
     with path.open("rb") as file:
         return _joined(_crds(file, Budget(ArchiveLimits())))
 
 
 def show_all(path: Path) -> str:
     """Metadata, values, README and definitions separated by lines `---`; missing parts are left out."""
-    files = _read(path, {"Chart.yaml", "values.yaml", *_READMES})
-    parts = [files["Chart.yaml"], files.get("values.yaml", ""), _readme(files)]
+    files = _read(path, {"Chart.yaml", "requirements.yaml", "values.yaml", *_READMES})
+    parts = [_chart_yaml(files), files.get("values.yaml", ""), _readme(files)]
     return "---\n".join(_ended(part) for part in parts if part) + show_crds(path)
 
 
@@ -340,16 +355,16 @@ def _decoded(member: Member) -> str:
 
 
 def _crds(file: IO[bytes], budget: Budget) -> Iterator[str]:
-    """Yields its own files below crds/, then those of its subcharts, sorted by name."""
-    texts: dict[tuple[str, str], list[str]] = {}
+    """Yields its own files below crds/ in the order of the archive, then those of its subcharts, by their names."""
+    texts: dict[str, list[str]] = {}
     for member in Tarball(file, budget).members():
         if _VENDORED.fullmatch(member.path):
-            texts[member.path, ""] = list(_crds(BytesIO(member.data), budget))
+            texts[member.path] = list(_crds(BytesIO(member.data), budget))
         elif match := _CRD.fullmatch(member.path):
-            texts[match[1], member.path] = [_decoded(member)]
-    for key in sorted(texts):
-        yield from texts[key]
+            texts.setdefault(match[1], []).append(_decoded(member))
+    for chart in sorted(texts):
+        yield from texts[chart]
 
 
 def _joined(texts: Iterator[str]) -> str:
-    return "".join(_ended(text if text.startswith("---") else f"---\n{text}") for text in texts)
+    return "".join(f"{text}\n" if text.startswith("---") else f"---\n{text}\n" for text in texts)
