@@ -50,7 +50,8 @@ _SHARED_MEANINGS = re.compile(
             r"context:one of .*", r"chartRef:.*", r"version:an exact version or a range.*", r"values:.*",
             r"revision:the revision the newest by default", r"cursor:.*", r"limit:.*", r"page:.*", r"size:.*",
             r"sortBy:.*", r"sortDirection:.*", r"commit:.*", r"branch:.*", r"flag:.*", r"format:.*", r"select:.*",
-            r"(?:kubeVersion|apiVersions|verify|showSecrets|allNamespaces|upgrades|minMs):.*", r"dryRun:.*", r"wait:.*", r"timeout:.*",
+            r"(?:kubeVersion|apiVersions|verify|showSecrets|allNamespaces|upgrades|minMs):.*",
+            r"dryRun:.*", r"wait:.*", r"timeout:.*",
             r"description:.*",
         )
     ),

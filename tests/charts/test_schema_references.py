@@ -29,11 +29,12 @@ METASCHEMAS = [
     )
     for end in ("", "#")
 ]
+LATEST = [f"{scheme}://json-schema.org/schema{end}" for scheme in ("http", "https") for end in ("", "#")]
 OLD_METASCHEMAS = [url for url in METASCHEMAS if url.startswith("http:") and "draft-0" in url]
 LISTENER_URL = "http://LISTENER"
 
 ALLOWED: list[Any] = [
-    *({"$schema": url, "type": "object"} for url in METASCHEMAS),
+    *({"$schema": url, "type": "object"} for url in (*METASCHEMAS, *LATEST)),
     *({"properties": {"more": {"$ref": url}}} for url in METASCHEMAS if url in OLD_METASCHEMAS),
     {"$id": f"{LISTENER_URL}/a.json", "$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
     {"$schema": METASCHEMAS[0], "id": f"{LISTENER_URL}/a.json", "type": "object"},
@@ -48,7 +49,15 @@ ALLOWED: list[Any] = [
 ]
 
 RECENT_HELM_ONLY: list[Any] = [
-    *({"properties": {"more": {"$ref": url}}} for url in METASCHEMAS if url not in OLD_METASCHEMAS),
+    *({"properties": {"more": {"$ref": url}}} for url in (*METASCHEMAS, *LATEST) if url not in OLD_METASCHEMAS),
+    *({"properties": {"x": {name: {"$ref": f"{LISTENER_URL}/x"}}}} for name in ("default", "const", "example")),
+    *({"properties": {"x": {name: [{"$ref": f"{LISTENER_URL}/x"}]}}} for name in ("enum", "examples")),
+    {
+        "$id": f"{LISTENER_URL}/values/root.json",
+        "properties": {"colour": {"$ref": "text.json"}, "more": {"$ref": "text.json#/$defs/any"}},
+        "$defs": {"text": {"$id": "text.json", "type": "string", "$defs": {"any": {}}}},
+    },
+    {"properties": {"colour": {"$ref": "text.json"}}, "$defs": {"text": {"$id": "text.json", "type": "string"}}},
     {
         "$id": f"{LISTENER_URL}/a.json",
         "properties": {"colour": {"$ref": f"{LISTENER_URL}/a.json#/$defs/b"}},
@@ -77,18 +86,39 @@ WITH_IDENTIFIERS: list[Any] = [
     },
 ]  # fmt: skip
 
+USED: Any = {"properties": {"colour": {"$ref": f"{LISTENER_URL}/a.json"}}}
+NAMED: Any = {"$id": f"{LISTENER_URL}/a.json"}
+DRAFT_7 = {"$schema": METASCHEMAS[4], **USED}
+UNKNOWN_IDENTIFIERS: list[Any] = [
+    {"x-more": NAMED, **USED},
+    {"$schema": METASCHEMAS[0], "definitions": {"a": NAMED}, **USED},
+    {**DRAFT_7, "definitions": {"a": {"id": NAMED["$id"]}}},
+    {**DRAFT_7, "definitions": {"a": {**NAMED, "$ref": "#/definitions/b"}, "b": {}}},
+    *({**DRAFT_7, name: {"a": NAMED}} for name in ("$defs", "dependentSchemas")),
+    *({"$schema": METASCHEMAS[2], name: NAMED, **USED} for name in ("if", "contentSchema")),
+    {
+        "$schema": METASCHEMAS[4], "$id": f"{LISTENER_URL}/x/root.json",
+        "definitions": {
+            "a": {"$id": f"{LISTENER_URL}/y/n.json"}, "b": {"$id": f"{LISTENER_URL}/y/q.json", "$ref": "n.json"},
+        },
+        "allOf": [{"$ref": "#/definitions/b"}],
+    },
+]  # fmt: skip
+"""An `$id` where the draft of the file has no schema: helm does not know it, and fetches what refers to it."""
+
 REFUSED: list[Any] = [
     *({keyword: f"{LISTENER_URL}/x.json"} for keyword in ("$ref", "$dynamicRef", "$recursiveRef", "$schema")),
     *({"properties": {"colour": {"$ref": f"{LISTENER_URL}{path}"}}} for path in ("", "/x#", "/x#/definitions/a")),
-    *({"properties": {"x": {name: {"$ref": f"{LISTENER_URL}/x"}}}} for name in ("default", "const", "example")),
-    *({"properties": {"x": {name: [{"$ref": f"{LISTENER_URL}/x"}]}}} for name in ("enum", "examples")),
+    *({name: {"$ref": f"{LISTENER_URL}/x"}, "$ref": f"#/{name}"} for name in ("default", "const", "example")),
+    {"default": [{"$ref": f"{LISTENER_URL}/x"}], "not": {"$ref": "#/d%65fault/0"}},
+    *UNKNOWN_IDENTIFIERS,
     *({"$ref": url} for url in ("file:///etc/passwd", "other.json", "/etc/passwd", "//LISTENER/x")),
     *({keyword: "file:///etc/passwd"} for keyword in ("$id", "id")),
     *(
         {keyword: f"{scheme}://json-schema.org/{path}"}
         for keyword in ("$ref", "$schema")
         for scheme in ("http", "https")
-        for path in ("schema", "draft-07/hyper-schema", "draft/2020-12/meta/core", "draft-07/schema#a")
+        for path in ("draft-07/hyper-schema", "draft/2020-12/meta/core", "draft-07/schema#a")
     ),
     {"$id": f"{LISTENER_URL}/a.json", "$ref": "b.json"},
     {"const": {"$id": f"{LISTENER_URL}/a"}, "$ref": f"{LISTENER_URL}/a"},
@@ -236,4 +266,17 @@ def test_helm_itself_fetches_refused_references(
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **listener.environment},
         capture_output=True,
     )
+    assert listener.connections > before
+
+
+@pytest.mark.parametrize("schema", UNKNOWN_IDENTIFIERS, ids=range(len(UNKNOWN_IDENTIFIERS)))
+def test_helm_itself_fetches_what_has_an_identifier_that_it_does_not_know(
+    recording_server: RecordingServer, listener: Listener, tmp_path: Path, schema: Any
+) -> None:
+    (tmp_path / "demo.tgz").write_bytes(listener.archive(schema))
+    before = listener.connections
+    subprocess.run(
+        [recording_server.binary, "template", "demo.tgz"], cwd=tmp_path, capture_output=True,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **listener.environment},
+    )  # fmt: skip
     assert listener.connections > before
