@@ -30,6 +30,9 @@ _MADE = (".venv/run", ".tools/ready")
 """Files that `make run` creates; they must be newer than `_OLDER`."""
 _COMMAND_SECONDS = 120
 _RETRY_SECONDS = 60.0
+_GLUED = re.compile(r"[}\]](?=[{\[])")
+"""Two answers on one line: the first one needs `; echo`."""
+_ERROR = re.compile(r'"status":[45]\d\d\b')
 _QUERY = re.compile(r"(?:curl (?!.*-[XdFT]).*\n)+")
 """Commands that may be repeated, because the response may show a change that is still in progress."""
 _HELLO = {
@@ -69,17 +72,17 @@ class DocumentReader:
         self.swaps = {**swaps, "8080": str(free_port()), "9000": str(free_port())}
         self.url = f"http://127.0.0.1:{self.swaps['8080']}"
         self.environ = {
-            **os.environ, **environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder),
+            **os.environ, **environ, "PATH": f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}", "HOME": str(folder),
             "SERVER_PORT": self.swaps["8080"], "PILOTHOUSE_URL": self.url,
         }  # fmt: skip
         self._server: subprocess.Popen[bytes] | None = None
         self._check_out()
 
     def _check_out(self) -> None:
-        """Makes a checkout as after `make run`, without downloads; `curl` fails for an error status."""
+        """Makes a checkout as after `make run`, without downloads."""
         for name in _CHECKOUT:
             (self.folder / name).symlink_to(ROOT / name)
-        for folder in (".ci", ".tools", "bin"):
+        for folder in (".ci", ".tools"):
             (self.folder / folder).mkdir()
         for name in _OLDER:
             shutil.copyfile(ROOT / name, self.folder / name)
@@ -88,8 +91,7 @@ class DocumentReader:
         example.write_text(self.here(example.read_text()))
         _program(self.folder / ".venv" / "bin" / "python", sys.executable)
         _program(self.folder / ".venv" / "bin" / "pip", "false")
-        _program(self.folder / "bin" / "curl", f"{shutil.which('curl')} -sS --fail-with-body")
-        _program(self.folder / "bin" / "pilothouse", f"{sys.executable} {ROOT / 'run.py'}")
+        _program(self.folder / ".venv" / "bin" / "pilothouse", f"{sys.executable} {ROOT / 'run.py'}")
         for name in _MADE:
             (self.folder / name).touch()
         if (ROOT / ".tools" / "helm").exists():
@@ -133,13 +135,20 @@ class DocumentReader:
             return False
 
     def run(self, commands: str, printed: str | None = None, more: Mapping[str, str] | None = None) -> None:
-        """Runs the commands in the first terminal, which keeps exported variables."""
-        whole = f"[ ! -e .exported ] || . ./.exported\n{self.here(commands)}\nexport -p > .exported\n"
+        """Runs the commands in the first terminal, which keeps exported variables and its folder.
+
+        As a reader sees it, the output ends with a line, and no two answers are on one line.
+        """
+        kept = self.folder / ".terminal"
+        whole = f"[ ! -e {kept} ] || . {kept}\n{self.here(commands)}\n(export -p; echo cd \"'$PWD'\") > {kept}\n"
         end = time.monotonic() + _RETRY_SECONDS
         while True:
             done = self._done(["/bin/sh", "-eu", "-c", whole], b"", more or {})
             reply = done.stdout.decode()
             assert done.returncode == 0, f"{commands}\n{reply}\n{done.stderr.decode()}"
+            assert not reply or reply.endswith("\n"), f"{commands}\nprints no line break at its end\n{reply}"
+            assert _GLUED.search(reply) is None, f"{commands}\nprints answers on one line\n{reply}"
+            assert _ERROR.search(reply) is None or _ERROR.search(printed or ""), f"{commands}\nfails\n{reply}"
             if printed is None or matches(self.here(printed), reply):
                 return
             message = f"{commands}\nshould print\n{printed}\nand printed\n{reply!r}"
@@ -176,8 +185,9 @@ class DocumentReader:
 
     def close(self) -> None:
         self._interrupt()
-        for pid in children_of(self.folder / "data", with_helm=True):  # of a server that was killed by a document
-            os.kill(pid, signal.SIGKILL)
+        for data in (self.folder / "data", self.folder / "try" / "data"):  # of a server that was killed by a document
+            for pid in children_of(data, with_helm=True):
+                os.kill(pid, signal.SIGKILL)
 
 
 def matches(expected: str, found: str) -> bool:
