@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 from unittest.mock import Mock
 
 import changed_constants
@@ -24,6 +26,7 @@ from users import create_token
 from models import VERSION
 from supervisor.cli.ctl.errors import FAILED, REFUSED, CtlError
 from supervisor.cli.ctl.logs import _follow
+from supervisor.cli.ctl.main import main
 
 
 @pytest.fixture
@@ -288,6 +291,66 @@ def test_events_continue_without_a_gap_after_a_server_restart(ctl: Ctl) -> None:
     process.communicate(timeout=TIMEOUT_SECONDS)
     assert [one["newStatus"] for one in [*first, *later]] == ["starting", "running", "stopping", "stopped"]
     assert len({one["id"] for one in [*first, *later]}) == 4
+
+
+class ChangesAfterARead(BaseHTTPRequestHandler):
+    """A server whose process finishes as soon as its details were read so often: only open streams learn it."""
+
+    after: ClassVar = 0
+    reads: ClassVar = 0
+    streams: ClassVar[list[Any]] = []
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.path.startswith("/api/v1/processes/stream"):
+            self.wfile.write(b": open\n\n")
+            self.wfile.flush()
+            self.streams.append(self)
+            return
+        type(self).reads += 1
+        status = "running" if self.reads <= self.after else "finished"
+        fields = {"name": "job", "type": "oneshot", "status": status, "schedule": None, "waitingFor": None}
+        self.wfile.write(json.dumps([fields]).encode())
+        for stream in self.streams if self.reads == self.after else ():
+            stream.wfile.write(b'event: status\ndata: {"processName": "job"}\n\n')
+            stream.wfile.flush()
+
+    def finish(self) -> None:
+        if self not in self.streams:
+            super().finish()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class KeepsStreams(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def shutdown_request(self, request: Any) -> None:
+        if not any(stream.connection is request for stream in ChangesAfterARead.streams):
+            super().shutdown_request(request)
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_wait_subscribes_before_it_reads(after: int) -> None:
+    """A change after the last read is lost where the stream is opened later, and the wait times out."""
+    ChangesAfterARead.after, ChangesAfterARead.reads = after, 0
+    ChangesAfterARead.streams.clear()
+    with KeepsStreams(("127.0.0.1", 0), ChangesAfterARead) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        code = main(["--url", url, "wait", "job", "--for", "finished", "--timeout", "5s"])
+        server.shutdown()
+        thread.join()
+        for stream in ChangesAfterARead.streams:
+            stream.wfile.close()
+            stream.rfile.close()
+            stream.connection.close()
+    assert code == 0
+    assert ChangesAfterARead.reads == after + 1
 
 
 def test_wait_misses_no_change(serve: Serve) -> None:

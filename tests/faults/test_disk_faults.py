@@ -33,6 +33,9 @@ from fault_injection import (
 from uploads import query_store
 from users import PASSWORD, FormClient, log_in
 
+from supervisor.processes.logs.access import LogFile
+from supervisor.processes.logs.rotation import Rotation, rotate
+
 ADMIN = {"security": {"admin-password": PASSWORD}}
 
 
@@ -122,6 +125,20 @@ def test_full_disk_is_reported_before_anything_is_written(serve: Serve, tmp_path
             assert "has enough free space again" in server.log.read_text()
         finally:
             server.close()
+
+
+def test_a_log_is_rotated_on_a_full_disk_without_its_oldest_backups(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        log = disk / "web.log"
+        for name, size in {"web.log": 480_000, "web.log.1": 50_000, "web.log.2": 350_000}.items():
+            (disk / name).write_bytes(bytes(size))
+        assert rotate(LogFile(str(log), 400_000, 3)).result is Rotation.ROTATED
+        sizes = {file.name: file.stat().st_size for file in disk.iterdir()}
+        assert sizes == {"web.log": 0, "web.log.1": 480_000, "web.log.2": 50_000}
+        (disk / "web.log.1").unlink()
+        log.write_bytes(bytes(700_000))
+        assert rotate(LogFile(str(log), 400_000, 3)).result is Rotation.TRUNCATED
+        assert {file.name: file.stat().st_size for file in disk.iterdir()} == {"web.log": 0}
 
 
 @pytest.mark.parametrize("min_free", ["2M", None])

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import stat
+from io import FileIO
 
 from attrs import frozen
 
@@ -125,7 +126,20 @@ def _copy(place: Place, target: bytes) -> None:
     place.unlink(target)
     with reader(place, place.name) as source, writer(place, target, os.O_CREAT | os.O_EXCL) as copy:
         os.fchmod(copy.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
-        shutil.copyfileobj(source, copy, _MAX_READ_BYTES)
+        shutil.copyfileobj(source, _Whole(copy), _MAX_READ_BYTES)
+
+
+class _Whole:
+    """Writes all of a piece, or raises `OSError`: a single write to a disk that becomes full is short."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+
+    def write(self, piece: bytes) -> int:
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        return len(piece)
 
 
 def _copy_rest(place: Place) -> None:
