@@ -1,8 +1,9 @@
 """`make proof`: what takes too long for `make test`. Each part is run, and the exit code is 1 if any of them fails.
 
-    python .ci/proof.py [rounds] [log] [pythons] [bare] [debian] [minimal] [packages]
+    python .ci/proof.py [rounds] [mutants] [log] [pythons] [bare] [debian] [minimal] [packages]
 
 rounds: the tests with their long rounds (PILOTHOUSE_PROOF=1).
+mutants: the modules with rules, changed at one place at a time: their tests must notice 85 % (`mutants.py`).
 log: the write-ahead log of the tracker's store during a quarter of an hour of uploads.
 pythons: the tests on every Python from 3.11 to 3.14 that is found.
 bare: `make run`, then `make test`, as an ordinary user of a fresh Debian 12 with what the README names (`bare.py`).
@@ -47,6 +48,10 @@ def find_python(version: str) -> str | None:
 
 def rounds() -> bool:
     return succeeds(sys.executable, *PYTEST, PILOTHOUSE_PROOF="1")
+
+
+def mutants() -> bool:
+    return succeeds(sys.executable, ROOT / ".ci" / "mutants.py")
 
 
 def log() -> bool:
@@ -110,7 +115,7 @@ def packages() -> bool:
 
 
 PARTS: Mapping[str, Callable[[], bool]] = {
-    part.__name__: part for part in (rounds, log, pythons, bare, debian, minimal, packages)
+    part.__name__: part for part in (rounds, mutants, log, pythons, bare, debian, minimal, packages)
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
 from models.errors import Invalid, NotFound
 from models.supervision.process import ProcessSpec
@@ -56,11 +57,19 @@ ALL = [one.name for one in SPECS]
         (["all,!!odd,!@jobs,!env=*"], ["a,b", "[x]", "tools:run", "k=v"]),
         (["k=v"], ["k=v"]),
         (["web,!web"], []),
+        (["web,!db"], ["web"]),
         (["web"] * 100, ["web"]),
     ],
 )
 def test_select_returns_the_matching_names(values: list[str], names: list[str]) -> None:
     assert select(values, SPECS, GROUPS) == names
+
+
+def test_words_are_compared_by_their_letters() -> None:
+    """Texts of a request are no constants of the program."""
+    replicas = [evolve(spec("pool-0"), template="pool")]
+    assert select(["POOL".lower()], replicas, {}) == ["pool-0"]
+    assert select(["ALL".lower()], [], {}) == []
 
 
 @pytest.mark.parametrize(
