@@ -66,7 +66,7 @@ def test_restarts_of_the_unit_stay_below_the_start_limit() -> None:
 def test_the_unit_of_the_quickstart_starts_the_installed_program() -> None:
     """`sed` replaces the path of the program, and pip installs the program at that path."""
     quickstart = (ROOT / "docs" / "quickstart-operator.md").read_text()
-    found = re.search(r"^sed '(.+)' examples/pilothouse\.service >", quickstart, re.MULTILINE)
+    found = re.search(r"^sed '(.+)' (?:\.\./)?examples/pilothouse\.service >", quickstart, re.MULTILINE)
     assert found is not None
     unit = subprocess.run(
         ["sed", found[1], ROOT / "examples" / "pilothouse.service"], capture_output=True, text=True, check=True

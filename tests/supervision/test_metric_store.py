@@ -41,6 +41,9 @@ class HandSetClock(Clock):
     def settled(self) -> int:
         return self.now()
 
+    def since_boot(self) -> float:
+        return float(self.minute * MINUTE)
+
 
 class FixedMeter(Meter):
     """Reports the number of the minute as the usage of every process, and twice that of its group."""
