@@ -19,6 +19,7 @@ _MODULES = (
     "changed_lines",
     "attached_files",
     "upload_request",
+    "upload_server",
     "upload_summary",
     "upload",
 )

@@ -12,7 +12,6 @@ import re
 import signal
 import sys
 import time
-import urllib.parse
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from supervisor.cli.changed_lines import (
 from supervisor.cli.ci_systems import facts
 from supervisor.cli.streams import discard_output, prepare_streams
 from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
+from supervisor.cli.upload_server import server_of
 from supervisor.cli.upload_summary import summary
 
 _OWN_KEY = "upload-"
@@ -189,7 +189,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _upload(arguments: argparse.Namespace) -> int:
-    server = _server(arguments)
+    server = server_of(arguments)
     if arguments.verb == "finish":
         return _finish(server, _fields(arguments), arguments.gate, arguments.partial)
     if arguments.partial:
@@ -440,79 +440,6 @@ def _folders(starts: Sequence[str]) -> Iterator[str]:
         yield folder
         folders += [f"{folder}{entry.name}/" for entry in entries if entry.is_dir(follow_symlinks=False)]
         links += [f"{folder}{entry.name}/" for entry in entries if entry.is_symlink()]
-
-
-_URL_EXPECTED = "--url or PILOTHOUSE_URL must be a URL such as http://host:8080"
-
-
-_DEFAULT_URL = "http://127.0.0.1:8080"
-_RETRY_SECONDS = 120.0
-_START_PAUSE_SECONDS = 0.2
-
-
-def _server(arguments: argparse.Namespace) -> Server:
-    """The server that was named, else that of this machine, else whatever listens on port 8080."""
-    token = _token(arguments.token_file)
-    retry_for = _RETRY_SECONDS if arguments.retry_for is None else arguments.retry_for
-    if url := arguments.url or os.environ.get("PILOTHOUSE_URL"):
-        return Server(_base_url(url), token, arguments.timeout, retry_for)
-    url, tried = _local_server(arguments, retry_for)
-    is_awaited = bool(url) or arguments.retry_for is not None
-    return Server(_base_url(url or _DEFAULT_URL), token, arguments.timeout, retry_for, tried, is_awaited)
-
-
-def _local_server(arguments: argparse.Namespace, seconds: float) -> tuple[str, Sequence[str]]:
-    """The URL of the server that `ctl` finds by its data directory, else the places that were tried.
-
-    Waits for a server that is starting.
-    """
-    try:
-        from supervisor.cli.ctl.discovery import local_server
-        from supervisor.cli.ctl.errors import CtlError
-    except ImportError:  # the stand-alone file
-        return "", ()
-    options = argparse.Namespace(**{name: getattr(arguments, name, None) for name in ("config", "data_dir")})
-    end, is_announced = time.monotonic() + seconds, False
-    try:
-        while True:
-            found = local_server(options)
-            if not found.is_starting or time.monotonic() >= end:
-                return found.url, found.tried
-            if not is_announced:
-                print("pilothouse upload: waiting for the server that is starting", file=sys.stderr, flush=True)
-            is_announced = True
-            time.sleep(_START_PAUSE_SECONDS)
-    except CtlError as error:
-        raise UploadError(USAGE, str(error)) from None
-
-
-def _base_url(url: str) -> str:
-    url = url.rstrip("/")
-    try:
-        parts = urllib.parse.urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        raise UploadError(USAGE, _URL_EXPECTED) from None
-    if not is_valid or not url.isascii() or not url.isprintable() or " " in url:
-        raise UploadError(USAGE, _URL_EXPECTED)
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise UploadError(USAGE, "--url may have a host, a port and a path only")
-    return url
-
-
-def _token(file: Path | None) -> str:
-    token = os.environ.get("PILOTHOUSE_TOKEN", "")
-    if file is not None:
-        try:
-            token = file.read_text()
-        except (OSError, ValueError) as error:
-            raise UploadError(USAGE, f"--token-file {file}: {reason_of(error)}") from None
-        if not token.strip():
-            raise UploadError(USAGE, f"--token-file {file}: it is empty")
-    token = token.strip()
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise UploadError(USAGE, "the token is not valid: it has characters that a token cannot have")
-    return token
 
 
 if __name__ == "__main__":

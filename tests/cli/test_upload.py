@@ -878,7 +878,7 @@ def test_without_a_server_an_upload_says_at_once_what_it_tried(reports: Path) ->
     (reports / "data").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    with mock.patch("supervisor.cli.upload._DEFAULT_URL", url), mock.patch("time.sleep") as slept:
+    with mock.patch("supervisor.cli.upload_server._DEFAULT_URL", url), mock.patch("time.sleep") as slept:
         done = run_upload(reports, None, "--project", "p", *JUNIT)
         assert slept.call_count == 0, "it waited for a server of which nobody knows"
         assert done.returncode == 3
