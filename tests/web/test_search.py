@@ -84,7 +84,7 @@ def test_nothing_of_a_private_project_is_found_without_permission(server: Server
 
 
 def test_a_kind_with_more_results_leads_to_all_of_them(server: Server) -> None:
-    uploads.upload(server, ("project", "shop/web"), ("junit", uploads.junit(50, 0, prefix="many")))
+    uploads.upload(server, ("project", "books"), ("junit", uploads.junit(50, 0, prefix="many")))
     results = server.get("/api/v1/search?q=many").json
     assert [item["kind"] for item in results] == ["test"] * 19 + ["page"]
     assert (results[-1]["title"], results[-1]["detail"]) == ("All 21 or more tests", "19 of 21 or more")

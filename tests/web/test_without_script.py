@@ -15,7 +15,7 @@ from http_checks import running_server
 REPORT = """<testsuite name='s'><testcase classname='c.A' name='fine' time='0.5'/>
     <testcase classname='c.A' name='broken'><failure message='it broke'/></testcase></testsuite>"""
 JTL = "timeStamp,elapsed,label,success\n1700000000000,100,GET /cart,true\n"
-PAGES = ["/", "/processes", "/processes/web", "/processes/weblog", "/history", "/search?q=web",
+PAGES = ["/", "/processes", "/processes/web", "/history", "/search?q=web",
          "/swagger-ui.html", "/projects",
          "/projects/1", "/projects/1/test?className=c.A&name=broken", "/projects/1/settings", "/projects/1/clusters",
          "/projects/1/triage",
