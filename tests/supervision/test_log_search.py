@@ -20,7 +20,8 @@ LINES = [f"ünder {number}" for number in range(3000)]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("search")
     (folder / "web.log").write_text("".join(f"{line}\n" for line in LINES))
-    chatty = "i=0; while [ $i -lt 400 ]; do echo line $i of this; i=$((i+1)); done; exec sleep 1000"
+    lines = "while [ $i -lt $n ]; do echo line $i of this; i=$((i+1)); done"
+    chatty = f"i=0; n=200; {lines}; while [ ! -e {folder}/go ]; do sleep 0.05; done; n=400; {lines}; exec sleep 1000"
     processes = {
         "web": {"command": "sleep 1000", "stdout-logfile": str(folder / "web.log")},
         "turning": {
@@ -87,12 +88,13 @@ def test_pages_of_lines_go_back_to_the_first(server: Server) -> None:
 
 def test_a_cursor_stays_valid_through_a_rotation_until_its_backup_is_gone(server: Server) -> None:
     server.do("start", "turning")
-    wait_for(lambda: "line 399" in server.get("/api/v1/processes/logs/turning").text)
+    wait_for(lambda: "line 199" in server.get("/api/v1/processes/logs/turning").text)
     cursor = server.get(path_of("lines?lines=10", "turning")).json["cursor"]
+    (server.folder / "go").touch()
     wait_for(lambda: (server.folder / "turning.log.1").exists(), 60)
     part = server.get(path_of(f"lines?lines=2&before={cursor}", "turning")).json
-    assert part["text"] == "line 388 of this\nline 389 of this\n"
-    assert server.get(path_of(f"search?q=line&before={cursor}", "turning")).json["matches"] == 390
+    assert part["text"] == "line 188 of this\nline 189 of this\n"
+    assert server.get(path_of(f"search?q=line&before={cursor}", "turning")).json["matches"] == 190
     run_id, _, offset, inode = cursor.split(".")
     gone = server.get(path_of(f"lines?before={run_id}.0.{int(offset) * 100}.{inode}", "turning"))
     assert (gone.status, gone.json["message"]) == (404, "this part of the log has been rotated away")

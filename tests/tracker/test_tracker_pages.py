@@ -16,7 +16,7 @@ import records
 from conftest import Answer, Server
 from records import ERROR, FAILED, NOW, PASSED
 from tracker_rows import Coverage, Failure, Mark, Output, Suite
-from uploads import jacoco, upload
+from uploads import jacoco, junit, upload
 
 from handlers.tracker.pages.compare_page import took_apart
 from handlers.tracker.pages.tracker_pages import ProjectPage
@@ -540,9 +540,8 @@ def test_form_with_a_bearer_token_needs_no_xsrf_field(server: Server, project: P
 
 
 def test_the_coverage_of_a_run_is_a_page_of_its_own(server: Server) -> None:
-    answer = upload(
-        server, ("project", "covered"), ("jacoco", jacoco({"a.py": {1: True, 2: False}, "b.py": {1: True}}))
-    )
+    report = jacoco({"a.py": {1: True, 2: False}, "b.py": {1: True}})
+    answer = upload(server, ("project", "covered"), ("junit", junit(1)), ("jacoco", report))
     page = server.get(f"/runs/{answer['runId']}/coverage")
     assert page.status == 200
     assert page.text.count("<rect") >= 4
