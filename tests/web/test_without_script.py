@@ -28,9 +28,9 @@ PAGES = ["/", "/processes", "/processes/web", "/history", "/search?q=web",
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("without-script")
-    (folder / "weblog.log").write_text("".join(f"line {number}\n" for number in range(300)))
-    weblog = {"command": "sleep 1000", "stdout-logfile": str(folder / "weblog.log")}
-    with running_server(folder, {"web": {"command": "sleep 1000"}, "weblog": weblog}) as one:
+    (folder / "web.log").write_text("".join(f"line {number}\n" for number in range(300)))
+    web = {"command": "sleep 1000", "stdout-logfile": str(folder / "web.log")}
+    with running_server(folder, {"web": web}) as one:
         for _ in range(2):
             facts = (
                 ("project", "shop"),
@@ -95,7 +95,7 @@ def test_every_page_and_every_form_works_without_script(server: Server, chromium
 
 def test_the_newest_lines_of_a_log_stand_at_the_bottom(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), java_script_enabled=False) as page:
-        page.goto("/processes/weblog")
+        page.goto("/processes/web")
         assert not page.locator("[data-topic]").is_visible()
         lines = page.frame_locator("iframe.log").locator("main")
         lines.get_by_text("line 299").wait_for()
