@@ -265,13 +265,10 @@ def test_a_cluster_that_denies_a_request_has_one_code_in_reads_and_changes(statu
         assert problem_of_a_read(api.access).code == "cluster-denied"
     credentials = "the server has asked for the client to provide credentials"
     denied = [
-        f"Error: Kubernetes cluster unreachable: {credentials}",
         f"Error: query: failed to query with labels: {credentials}",
         'Error: secrets is forbidden: User "u" cannot list resource "secrets"',
     ]
     assert {helm_errors.problem_from_output(text).code for text in denied} == {"cluster-denied"}
-    message = helm_errors.problem_from_output(denied[0]).message
-    assert message == "the cluster denies this: the credentials are not accepted"
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
