@@ -29,12 +29,14 @@ ADDED = {
     "POST /charts/lint/upload", "POST /charts/show/upload", "GET /releases/{name}/diff", "GET /releases/{name}/images",
     "GET /repos/search", "GET /dependencies", "GET /releases/{name}/tree", "GET /releases/{name}/events",
     "GET /releases/{name}/objects/{kind}/{object}", "GET /contexts", "GET /releases/{name}/upgrades",
-    "POST /releases/{name}/diff", "POST /charts/package", "POST /dependencies/build",
+    "POST /releases/{name}/diff", "POST /charts/package", "POST /dependencies/build", "GET /registries",
+    "POST /registries", "DELETE /registries/{host}",
 }  # fmt: skip
 PROTECTED = {
     "POST /releases", "POST /releases/upload", "PUT /releases/{name}", "POST /releases/{name}/upgrade/upload",
     "DELETE /releases/{name}", "POST /releases/{name}/rollback", "POST /releases/{name}/test", "POST /repos",
-    "DELETE /repos/{name}", "POST /repos/push", "POST /releases/{name}/diff",
+    "DELETE /repos/{name}", "POST /repos/push", "POST /releases/{name}/diff", "POST /registries",
+    "DELETE /registries/{host}",
 }  # fmt: skip
 CLUSTER_READS = {one for one in ADDED if one.endswith(("/tree", "/events", "/{object}"))}
 """These need the key or an ADMIN; tests/charts/test_release_objects.py tests it."""
@@ -55,7 +57,7 @@ MODES = {
 
 def method_and_path(endpoint: str) -> tuple[str, str]:
     method, path = endpoint.split()
-    return method, "/api/v1" + path.replace("{name}", "nobody").replace("{chart}", "none")
+    return method, "/api/v1" + path.replace("{name}", "nobody").replace("{chart}", "none").replace("{host}", "none")
 
 
 @pytest.fixture(scope="module")
