@@ -436,3 +436,7 @@ STEPS.append(
     ]
 )
 """The attachments of anonymous uploaders are the first to be deleted beyond a limit."""
+
+
+STEPS.append(["ALTER TABLE patch ADD COLUMN renames TEXT"])
+"""The new paths of renamed files by their old ones, as JSON."""

@@ -38,11 +38,12 @@ def changed_lines(base_branch: str, commit: str, environ: Mapping[str, str]) -> 
     """
     head = _git("rev-parse", "HEAD").decode().strip()
     base = _base(base_branch, commit, environ)
-    files = ranges_of(_git("-c", "core.quotePath=false", "-c", "diff.relative=false", "diff", "-U0",
-                           "--inter-hunk-context=0", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color",
-                           "--src-prefix=a/", "--dst-prefix=b/", base, "HEAD"))  # fmt: skip
+    files, renames = ranges_of(_git("-c", "core.quotePath=false", "-c", "diff.relative=false", "diff", "-U0",
+                           "--inter-hunk-context=0", "--no-ext-diff", "--no-textconv", "--find-renames=50%",
+                           "--no-color", "--src-prefix=a/", "--dst-prefix=b/", base, "HEAD"))  # fmt: skip
     parents = _git("rev-list", "--first-parent", f"--max-count={_MAX_BASE_COMMITS + 1}", base).decode().split()[1:]
-    return json.dumps({"base": base, "baseCommits": parents, "head": head, "files": files}), repository_paths()
+    diff = {"base": base, "baseCommits": parents, "head": head, "files": files, "renames": renames}
+    return json.dumps(diff), repository_paths()
 
 
 def repository_paths() -> str:
@@ -123,14 +124,20 @@ def _git(*arguments: str) -> bytes:
     return done.stdout
 
 
-def ranges_of(diff: bytes) -> dict[str, list[list[int]]]:
-    """The changed lines by path, of a diff without context."""
+def ranges_of(diff: bytes) -> tuple[dict[str, list[list[int]]], dict[str, str]]:
+    """The changed lines by path, of a diff without context, and the new paths of renamed files by their old ones."""
     files: dict[str, list[list[int]]] = {}
+    renames: dict[str, str] = {}
     path: str | None = None
+    old = ""
     rest = 0
     for line in diff.split(b"\n"):
         if line.startswith(b"diff --git "):
             path, rest = None, 0
+        elif rest == 0 and path is None and line.startswith(b"rename from "):
+            old = _unquoted(line[12:])
+        elif rest == 0 and path is None and line.startswith(b"rename to "):
+            renames[old] = _unquoted(line[10:])
         elif rest == 0 and line.startswith(b"+++ "):
             path = _path(line[4:])
         elif match := _HUNK.match(line):
@@ -141,16 +148,18 @@ def ranges_of(diff: bytes) -> dict[str, list[list[int]]]:
                 rest = count
         elif rest and line.startswith(b"+"):
             rest -= 1
-    return files
+    return files, renames
 
 
 def _path(name: bytes) -> str | None:
     name = name.rstrip(b"\t")
-    if name == _NULL:
-        return None
+    return None if name == _NULL else _unquoted(name)[2:]
+
+
+def _unquoted(name: bytes) -> str:
     if name.startswith(b'"'):  # git quotes control characters and quotes
         name = name[1:-1].decode("unicode_escape", "replace").encode("latin-1", "replace")
-    return name[2:].decode("utf-8", "replace")
+    return name.decode("utf-8", "replace")
 
 
 def diff_file(file: Path) -> str:

@@ -18,9 +18,11 @@ from uploads import jacoco, junit, post, upload
 
 from models.errors import Invalid
 from models.tracker.coverage import diff as diff_module
+from models.tracker.coverage import patch
 from models.tracker.coverage.diff import read_diff, read_paths
 from models.tracker.coverage.patch import Matcher
 from models.tracker.tables import reports
+from supervisor.cli.changed_lines import ranges_of
 
 pytest_plugins = ["shared_server"]
 
@@ -380,6 +382,8 @@ def changed_repository(folder: Path) -> str:
     lines = [f"line {number}" for number in range(1, 31)]
     (folder / "pkg" / "a.py").write_text("\n".join(lines) + "\n")
     (folder / "pkg" / "b.py").write_text("\n".join(lines) + "\n")
+    (folder / "pkg" / "old.py").write_text("\n".join(f"old {line}" for line in lines) + "\n")
+    (folder / "pkg" / "moved.py").write_text("\n".join(f"moved {line}" for line in lines) + "\n")
     git(folder, "init", "-q")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "base")
@@ -388,12 +392,18 @@ def changed_repository(folder: Path) -> str:
     (folder / "pkg" / "a.py").write_text("\n".join(changed) + "\n")
     (folder / "pkg" / "b.py").write_text("\r\n".join(lines[:10]) + "\r\n")
     (folder / "pkg" / "c.py").write_text("one\ntwo\nthree\n")
+    git(folder, "mv", "pkg/old.py", "pkg/new.py")
+    git(folder, "mv", "pkg/moved.py", "pkg/ü moved.py")
+    (folder / "pkg" / "new.py").write_text("first\n" + "\n".join(f"old {line}" for line in lines) + "\nlast\n")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "head")
-    return git(folder, "diff", "-U0", "--no-ext-diff", "--no-renames", "base")
+    return git(folder, "diff", "-U0", "--no-ext-diff", "--find-renames=50%", "base")
 
 
-HITS = {"pkg/a.py": {5: 1, 6: 0, 7: 1, 21: 0, 22: 1}, "pkg/b.py": {1: 1, 2: 0, 10: 1}, "pkg/c.py": {1: 0, 3: 2}}
+HITS = {
+    "pkg/a.py": {5: 1, 6: 0, 7: 1, 21: 0, 22: 1}, "pkg/b.py": {1: 1, 2: 0, 10: 1}, "pkg/c.py": {1: 0, 3: 2},
+    "pkg/new.py": {1: 0, 2: 0, 31: 1, 32: 1}, "pkg/ü moved.py": {1: 0, 2: 1},
+}  # fmt: skip
 
 
 def cobertura(folder: Path) -> str:
@@ -473,3 +483,49 @@ def test_changed_lines_are_those_of_diff_cover(server: Server, tmp_path: Path, n
 def test_upload_with_an_invalid_diff_is_400(server: Server) -> None:
     answer = post(server, ("project", "bad"), JUNIT, ("diff", "{"))
     assert "diff" in check_problem(answer, 400, f"{API}/ingest", has_timestamp=False)["detail"]
+
+
+# Renames
+
+
+def test_renames_are_read_from_both_forms_of_a_diff(tmp_path: Path) -> None:
+    unified = read_diff(changed_repository(tmp_path / "work").encode())
+    assert unified.renames == {"pkg/old.py": "pkg/new.py", "pkg/moved.py": "pkg/ü moved.py"}
+    assert unified.files["pkg/new.py"] == [(1, 1), (32, 32)], "only the lines that are new"
+    assert "pkg/ü moved.py" not in unified.files
+    files, renames = ranges_of(changed_repository(tmp_path / "again").encode())
+    assert (renames, files["pkg/new.py"]) == (unified.renames, [[1, 1], [32, 32]])
+    sent = json.dumps({"base": "b", "head": "h", "files": {}, "renames": {"a.py": "b.py"}})
+    assert read_diff(sent.encode()).renames == {"a.py": "b.py"}
+    with pytest.raises(Invalid):
+        read_diff(b'{"files": {}, "renames": {"a.py": 1}}')
+    hostile = "--- a/x\n+++ b/x\n@@ -1 +1,3 @@\n-a\n+rename from y\n+rename to z\n+b\n"
+    assert read_diff(hostile.encode()).renames == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "expected"),
+    [
+        ("a.py", "a.py", "b.py", "b.py"),
+        ("/work/src/a.py", "src/a.py", "lib/b.py", "/work/lib/b.py"),
+        ("com/x/A.java", "src/main/java/com/x/A.java", "src/main/java/com/y/B.java", "com/y/B.java"),
+        ("com/x/A.java", "one/com/x/A.java", "two/com/x/A.java", None),
+        ("A.java", "xA.java", "B.java", None),
+        ("other.py", "a.py", "b.py", None),
+    ],
+)
+def test_the_path_of_a_renamed_file_in_a_coverage_report(path: str, old: str, new: str, expected: str | None) -> None:
+    assert patch._moved(path, old, new) == expected
+
+
+def test_coverage_of_a_renamed_file_is_compared_with_that_of_its_old_path(server: Server) -> None:
+    found = [jacoco({name: {1: True, 2: hit}}) for name, hit in (("Old.java", True), ("New.java", False))]
+    base, _ = measure(server, "renamed", ("jacoco", found[0]), ("branch", "main"), ("commit", "one"))
+    renames = json.dumps({"base": "one", "head": "two", "files": {"src/com/x/New.java": [[2, 2]]},
+                          "renames": {"src/com/x/Old.java": "src/com/x/New.java"}})  # fmt: skip
+    facts = (("diff", renames), ("branch", "main"), ("commit", "two"))
+    head, _ = measure(server, "renamed", ("jacoco", found[1]), *facts)
+    page = server.get(f"/compare?base={base['runId']}&head={head['runId']}", Accept="text/html").text
+    assert "com/x/New.java" in page
+    assert "com/x/Old.java" not in page
+    assert "-50.0" in page or "\u221250.0" in page

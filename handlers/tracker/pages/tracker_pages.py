@@ -431,7 +431,7 @@ def patch_of(run: Run) -> PatchInfo | None:
 def coverage_tree_of(run: Run, baseline: Run | None, folder: str) -> dict[str, Any]:
     """One level of the folders of a run's coverage, with its treemap."""
     files = coverage_tree.files_of(run) if run.line_covered is not None else {}
-    before = coverage_tree.files_of(baseline) if baseline and files else {}
+    before = coverage_tree.files_before(baseline, run, files) if baseline and files else {}
     tree = coverage_tree.level(files, folder, before)
     if not folder and len(tree.entries) == 1 and tree.entries[0].is_folder:
         tree = coverage_tree.level(files, tree.entries[0].path, before)

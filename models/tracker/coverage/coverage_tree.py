@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import frozen
 
+from models.tracker.coverage import patch
 from models.tracker.coverage.file_coverage import percent
 from models.tracker.tables import Run, reports
 
@@ -56,6 +57,14 @@ def files_of(run: Run) -> dict[str, Counts]:
     """Covered and missed lines of each file of a run."""
     rows = reports.execute_sql(_FILES, (run.id, MAX_FILES)).fetchall()
     return {path: (covered, missed) for path, covered, missed in rows}
+
+
+def files_before(base: Run, head: Run, after: Mapping[str, Counts]) -> dict[str, Counts]:
+    """The files of a run by the paths that they have in a later one, whose diff may rename them."""
+    before = files_of(base)
+    gone = [path for path in before if path not in after]
+    moved = {old: new for old, new in patch.renamed_files(head.id, gone).items() if new not in before}
+    return {moved.get(path, path): counts for path, counts in before.items()}
 
 
 def level(files: Mapping[str, Counts], folder: str, before: Mapping[str, Counts]) -> Level:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from models.errors import Invalid, TooLarge
 from models.json_format import check_text
@@ -72,6 +72,8 @@ class Diff:
     problem: str | None = None
     base_commits: Sequence[str] = ()
     """First parents of the base, newest first: candidates for the baseline where the base has no run."""
+    renames: Mapping[str, str] = field(factory=dict)
+    """The new paths of renamed files by their old ones."""
 
 
 def read_diff(data: bytes) -> Diff:
@@ -108,15 +110,22 @@ def _from_json(data: bytes) -> Diff:
         files = {str(path): _ranges(ranges) for path, ranges in values.get("files", {}).items()}
         base, head = (values.get(name) for name in ("base", "head"))
         parents = _commits(values.get("baseCommits", []))
+        renames = {str(old): _path_text(new) for old, new in values.get("renames", {}).items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise Invalid(_NO_DIFF) from None
     if any(not isinstance(commit, str | None) or len(commit or "") > _MAX_COMMIT_CHARACTERS for commit in (base, head)):
         raise Invalid(f"diff: base and head must be text of at most {_MAX_COMMIT_CHARACTERS} characters")
     try:
-        check_text({"base": base, "head": head, "files": list(files), "baseCommits": parents})
+        check_text({"base": base, "head": head, "files": list(files), "baseCommits": parents, "renames": renames})
     except Invalid as problem:
         raise Invalid(f"diff: {problem.message}") from None
-    return Diff(files, base, head, base_commits=parents)
+    return Diff(files, base, head, base_commits=parents, renames=dict(list(renames.items())[:MAX_DIFF_FILES]))
+
+
+def _path_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a path is not a text")
+    return value
 
 
 def _commits(values: Any) -> list[str]:
@@ -134,7 +143,9 @@ def _ranges(values: Any) -> Ranges:
 
 def _from_unified(data: bytes) -> Diff:
     files: dict[str, Ranges] = {}
+    renames: dict[str, str] = {}
     path: str | None = None
+    renamed = ""
     is_in_file = is_changed = False
     prefixes: tuple[bytes, ...] | None = None
     old = new = line = 0
@@ -161,10 +172,15 @@ def _from_unified(data: bytes) -> Diff:
                 return Diff({}, problem=SEVERAL)
             if path is not None:
                 files[path] = []
+        elif prefixes is not None and text.startswith(b"rename from "):
+            renamed = _name(text[12:])
+        elif prefixes is not None and text.startswith(b"rename to ") and renamed:
+            renames[renamed], renamed = _name(text[10:]), ""
         elif is_in_file and (hunk := _HUNK.match(text)):
             old, line, new = int(hunk[1] or 1), int(hunk[2]), int(hunk[3] or 1)
             is_changed = False
-    return Diff({path: ranges for path, ranges in files.items() if ranges})
+    changed = {path: ranges for path, ranges in files.items() if ranges}
+    return Diff(changed, renames=dict(list(renames.items())[:MAX_DIFF_FILES]))
 
 
 def ranges_of(lines: Iterable[int]) -> Ranges:
@@ -189,6 +205,11 @@ def _path(name: bytes, prefixes: tuple[bytes, ...]) -> str | None:
         return None
     path = _unquoted(name)
     return (path[2:] if path.startswith(prefixes) else path).decode("utf-8", "replace")
+
+
+def _name(text: bytes) -> str:
+    """The path of a `rename` line, which has no prefix."""
+    return _unquoted(text.rstrip(b"\r")).decode("utf-8", "replace")
 
 
 def _unquoted(name: bytes) -> bytes:

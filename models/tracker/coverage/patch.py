@@ -31,10 +31,10 @@ _EXTENSIONS = """
         WHERE id IN (SELECT value FROM json_each(?)) GROUP BY project_id) AS runs ON runs.project_id = e.project_id
     WHERE e.seen_at >= runs.at - ?"""
 _STORE = """
-    INSERT INTO patch (run_id, base, head, ranges, paths, problem)
-    SELECT :run, d.base, d.head, d.ranges, d.paths, d.problem FROM diff d WHERE 1 = 1
+    INSERT INTO patch (run_id, base, head, ranges, paths, problem, renames)
+    SELECT :run, d.base, d.head, d.ranges, d.paths, d.problem, d.renames FROM diff d WHERE 1 = 1
     ON CONFLICT (run_id) DO UPDATE SET base = excluded.base, head = excluded.head, ranges = excluded.ranges,
-    paths = excluded.paths, problem = excluded.problem"""
+    paths = excluded.paths, problem = excluded.problem, renames = excluded.renames"""
 _STORE_COMMITS = """
     INSERT INTO base_commit (run_id, place, commit_sha) SELECT ?, c.place, c.commit_sha FROM base_commits c"""
 _LINES = """
@@ -97,6 +97,29 @@ def changed_lines(run_id: int) -> tuple[Mapping[str, Ranges], Collection[str]]:
     """The changed lines of a run by file, and the files of the repository that its upload named."""
     row = reports.execute_sql("SELECT ranges, paths FROM patch WHERE run_id = ?", (run_id,)).fetchone()
     return ({}, ()) if row is None else (json.loads(row[0]), json.loads(row[1]))
+
+
+def renamed_files(run_id: int, paths: Iterable[str]) -> dict[str, str]:
+    """Of paths in a coverage report of the base, those of files that the diff of a run renames: the new by the old."""
+    row = reports.execute_sql("SELECT renames FROM patch WHERE run_id = ?", (run_id,)).fetchone()
+    renames: dict[str, str] = json.loads(row[0]) if row and row[0] else {}
+    by_name = defaultdict[str, list[str]](list)
+    for old in renames:
+        by_name[file_name(old)].append(old)
+    found = {}
+    for path in paths if renames else ():
+        places = {new for old in by_name[file_name(path)] if (new := _moved(path, old, renames[old])) is not None}
+        if len(places) == 1:
+            found[path] = places.pop()
+    return found
+
+
+def _moved(path: str, old: str, new: str) -> str | None:
+    """A path of a coverage report, which is the end of `old` or ends with it, after the file was renamed."""
+    if path == old or path.endswith(f"/{old}"):
+        return path[: len(path) - len(old)] + new
+    above = old[: len(old) - len(path)]
+    return new[len(above) :] if old.endswith(f"/{path}") and new.startswith(above) else None
 
 
 def coverage(run_ids: Collection[int]) -> PatchCoverage:

@@ -56,7 +56,7 @@ _TABLES = """
     CREATE TABLE outputs (id INTEGER PRIMARY KEY, report INTEGER, out TEXT, err TEXT);
     CREATE TABLE attachments (id INTEGER PRIMARY KEY, report INTEGER, case_id INTEGER, path TEXT, place TEXT);
     CREATE TABLE attached (name TEXT PRIMARY KEY, place TEXT);
-    CREATE TABLE diff (base TEXT, head TEXT, ranges TEXT, paths TEXT, problem TEXT);
+    CREATE TABLE diff (base TEXT, head TEXT, ranges TEXT, paths TEXT, problem TEXT, renames TEXT);
     CREATE TABLE base_commits (place INTEGER PRIMARY KEY, commit_sha TEXT);
     CREATE TABLE sources (id INTEGER PRIMARY KEY, path TEXT UNIQUE, hash TEXT, size INTEGER, content BLOB);
     CREATE TABLE perf (id INTEGER PRIMARY KEY, report INTEGER, label TEXT, samples INTEGER, mean REAL, min REAL,
@@ -218,8 +218,8 @@ class StagedRows:
 
     def diff(self, diff: Diff) -> None:
         """Stages the changed lines."""
-        row = diff.base, diff.head, json.dumps(diff.files), json.dumps(diff.paths), diff.problem
-        self._rows["diff"].append(row)
+        texts = json.dumps(diff.files), json.dumps(diff.paths)
+        self._rows["diff"].append((diff.base, diff.head, *texts, diff.problem, json.dumps(diff.renames)))
         self._rows["base_commits"] += enumerate(dict.fromkeys([diff.base, *diff.base_commits] if diff.base else []))
         self.flush()
 

@@ -174,7 +174,8 @@ class Differences:
 
 def differences(base: Run, head: Run) -> Differences:
     """The tests, the coverage of files and the durations of suites that differ."""
-    before, after = coverage_tree.files_of(base), coverage_tree.files_of(head)
+    after = coverage_tree.files_of(head)
+    before = coverage_tree.files_before(base, head, after)
     files = [_file(path, before.get(path), after.get(path)) for path in before.keys() | after.keys()]
     files.sort(key=lambda file: (-abs(file.delta), file.base is not None and file.head is not None, file.path))
     times = [dict(reports.execute_sql(_SUITES, (run.id,)).fetchall()) for run in (base, head)]
