@@ -10,10 +10,11 @@ import contextlib
 import errno
 import marshal
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class Launcher:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             try:
-                with self._file_limit():
+                with self._file_limit(), _signals_blocked():
                     self._process = subprocess.Popen(
                         [*_command(), str(its.fileno())], env=_environment(), stdin=subprocess.DEVNULL,
                         pass_fds=[its.fileno()], start_new_session=True,
@@ -133,6 +134,16 @@ def _open_group(group: str | None, files: contextlib.ExitStack) -> int | None:
         return None
     files.callback(os.close, folder)
     return folder
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Blocks all signals in this thread. The launcher inherits that: none ends it before it has blocked them itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def read_status(status: int) -> tuple[bool, OSError | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from conftest import Serve, is_alive, launcher_of, python_command, wait_for
 from requirements import ROOT_USER
 
 from supervisor.children.child import Launch
+from supervisor.children.launcher import Launcher
 
 PRELOADED = {"LD_PRELOAD": "/no/such/library.so"}
 """The loader complains on standard error, once for each program that is executed with it."""
@@ -89,6 +91,21 @@ def test_launcher_ends_with_a_killed_server_and_ignores_sigterm(serve: Serve) ->
     assert server.do("start", "one").status == 200
     server.kill()
     wait_for(lambda: not is_alive(launcher))
+
+
+def test_a_launcher_that_has_just_begun_ignores_sigterm() -> None:
+    """It inherits the signals that it blocks: nothing is left to its own first steps."""
+    launcher = Launcher(contextlib.nullcontext)
+    try:
+        launcher.start()
+        assert launcher.pid is not None
+        os.kill(launcher.pid, signal.SIGTERM)
+        status = Path(f"/proc/{launcher.pid}/status").read_text()
+        blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
+        assert blocked & (1 << (signal.SIGTERM - 1))
+        assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        launcher.close()
 
 
 def test_signal_sent_right_after_the_start_is_delivered(serve: Serve) -> None:
