@@ -77,6 +77,7 @@ def main() -> None:
         stack.callback(server.close)
         server.start()
         wait_for(lambda: server.get(f"/api/v1/releases?namespace={space}").json)
+        wait_for(lambda: "releases-loading" not in server.get("/").text)
         time.sleep(SETTLE_SECONDS)
         _photograph(server, space)
     _photograph_sample()

@@ -80,10 +80,11 @@ class Overview(Page):
             *_run_changes(projects.statuses),
             *_release_changes(releases),
         ]
+        has_answered = not (releases.problem or releases.is_loading)
         write_page(
             self,
             "web/home.html",
-            steps=first_steps(self, bool(fleet), bool(projects.statuses), bool(releases.states), not releases.problem),
+            steps=first_steps(self, bool(fleet), bool(projects.statuses), bool(releases.states), has_answered),
             name=self.config.supervisor.node_name or platform.node(),
             description=self.config.supervisor.description,
             machine=host.read(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from html import unescape
 from pathlib import Path
 
@@ -13,6 +14,14 @@ from conftest import Serve, Server, wait_for
 from models.config import loader
 
 REPORT = uploads.junit(passed=1)
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: here
+contexts: [{name: here, context: {cluster: here, user: me}}]
+clusters: [{name: here, cluster: {server: "https://127.0.0.1:%d", insecure-skip-tls-verify: true}}]
+users: [{name: me, user: {token: t}}]
+"""
 
 
 def steps(server: Server) -> dict[str, bool]:
@@ -39,6 +48,17 @@ def test_steps_are_ticked_and_then_gone(serve: Serve) -> None:
     assert server.post("/api/v1/supervisor/reload").status == 200
     assert steps(server) == {}
     assert "all well" in server.get("/").text
+
+
+def test_a_cluster_that_has_not_answered_yet_is_no_step(serve: Serve, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(KUBECONFIG % silent.getsockname()[1])
+        server = serve({"web": {"command": "true"}}, svc={"kube": {"kubeconfig": str(kubeconfig)}})
+        uploads.upload(server, ("project", "shop"), ("junit", REPORT))
+        wait_for(lambda: "shop" in server.get("/").text)
+        assert "The cluster is asked for its releases" in server.get("/").text
+        assert steps(server) == {}
 
 
 def test_the_lines_to_copy_are_valid_configurations(serve: Serve, tmp_path: Path) -> None:
