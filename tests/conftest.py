@@ -312,10 +312,10 @@ class Stream:
 
 
 def children_of(data: Path, with_helm: bool = False) -> list[int]:
-    """The pids of processes that servers on this data directory started; helm only if `with_helm`."""
+    """The pids of processes that servers on this data directory started; helm and workers only if `with_helm`."""
     instance = instance_of(data)
     own = {pid: tag for pid, tag in tags_by_pid().items() if instance and tag.startswith(f"{instance}:")}
-    return [pid for pid, tag in own.items() if with_helm or not tag.endswith(":\x01helm")]
+    return [pid for pid, tag in own.items() if with_helm or not tag.endswith((":\x01helm", ":\x01worker"))]
 
 
 def launcher_of(server: int) -> int:

@@ -182,7 +182,7 @@ class FullDisk:
     def __init__(self, server: Server) -> None:
         self.server = server
         server.data.mkdir(mode=0o700)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(server.data)], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(server.data)], check=True)
 
     def fill(self) -> None:
         with (self.server.data / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):

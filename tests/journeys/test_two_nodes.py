@@ -97,7 +97,7 @@ def next_of(stream: Stream, process: str) -> dict[str, str]:
 
 
 def test_concurrent_first_starts_create_the_tables_and_the_admin_once(nodes: Nodes) -> None:
-    assert sorted(ask(nodes.url, "SELECT store FROM schema_version")) == [("history",), ("tracker",)]
+    assert sorted(ask(nodes.url, "SELECT store FROM schema_version")) == [("history",), ("outbox",), ("tracker",)]
     assert ask(nodes.url, "SELECT count(*) FROM account") == [(1,)]
 
 
