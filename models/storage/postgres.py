@@ -338,7 +338,7 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
     def checkpoint(self) -> None:
         """Does nothing: PostgreSQL has its own checkpoints."""
 
-    def limit_log(self, max_bytes: int = 0) -> None:
+    def limit_log(self, max_bytes: int | None = None) -> None:
         """Does nothing: PostgreSQL limits its write-ahead log."""
 
 

@@ -186,13 +186,16 @@ class SqliteStore(peewee.SqliteDatabase, Store):
                 with self.atomic():
                     self.execute_sql(f"PRAGMA user_version = {int(self.pragma('user_version'))}")
 
-    def limit_log(self, max_bytes: int = MAX_LOG_BYTES) -> None:
-        """Empties the write-ahead log if it is larger than that. For a worker, outside of transactions."""
+    def limit_log(self, max_bytes: int | None = None) -> None:
+        """Empties the write-ahead log if it is larger than that, `MAX_LOG_BYTES` by default.
+
+        For a worker, outside of transactions.
+        """
         try:
             size = Path(f"{self.database}-wal").stat().st_size
         except FileNotFoundError:
             return
-        if size > max_bytes:
+        if size > (MAX_LOG_BYTES if max_bytes is None else max_bytes):
             self.checkpoint(truncate=True)
 
     def run_with_timeout(self, work: Callable[[], Result], seconds: float) -> Result:

@@ -67,7 +67,7 @@ class Store:
         """Sets how long this thread's connection waits for other writers."""
         raise NotImplementedError
 
-    def limit_log(self, max_bytes: int = ...) -> None:
+    def limit_log(self, max_bytes: int | None = None) -> None:
         """Empties a write-ahead log that is larger than that. For a worker, outside of transactions."""
         raise NotImplementedError
 

@@ -41,6 +41,8 @@ LISTS = [
     "runs/{run}/patch",
     "runs/{run}/perf",
 ]
+ELSEWHERE = {"open-projects", "projects/{id}/commits", "projects/{id}/pulls"}
+"""Tried in test_open_projects and test_commits, whose projects have such rows."""
 TESTS = """<testsuite name='s'><testcase classname='A' name='=red'><failure message='=cmd()'/></testcase>
 <testcase classname='A' name='red'><error type='E' message='+cmd {}'/></testcase>
 <testcase classname='A' name='moody'><flakyFailure/></testcase>
@@ -104,15 +106,19 @@ def paged(server: Server, path: str, limit: int) -> list[Any]:
     raise AssertionError("the pages do not end")
 
 
+NO_EXPORT = {f"{API}/outbox"}
+"""Messages are read page by page; they are no data that a spreadsheet or a script collects."""
+
+
 def test_every_operation_with_a_limit_has_a_cursor_and_a_format(server: Server) -> None:
     places = {known.partition("?")[0] for known in LISTS}
     listed = set[str]()
     for path, methods in server.get("/tracker/v3/api-docs").json["paths"].items():
         parameters = {item["name"] for item in methods.get("get", {}).get("parameters", [])}
-        if {"limit", "cursor", "format"} & parameters:
+        if {"limit", "cursor", "format"} & parameters and path not in NO_EXPORT:
             assert {"limit", "cursor", "format"} <= parameters, path
             listed.add(path.removeprefix(API).strip("/").replace("runs/{id}", "runs/{run}"))
-    assert listed == places, "each list has a line in LISTS"
+    assert listed - ELSEWHERE == places, "each list has a line in LISTS"
 
 
 @pytest.mark.parametrize("path", LISTS)
