@@ -27,9 +27,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
     with web_server() as repository:
         repository.serve(
             ("shop", "1.0.0", chart_archive("shop", "1.0.0", {"README.md": README})),
-            ("slow", "1.0.0", chart_archive("slow", "1.0.0", {"README.md": "[" * 60_000})),
+            ("slow", "1.0.0", chart_archive("slow", "1.0.0", {"README.md": "[" * 250_000})),
         )
-        svc = {"security": {**FULL, "allowed-hosts": [repository.host_port]}, "work": {"timeout": "2s"}}
+        svc = {"security": {**FULL, "allowed-hosts": [repository.host_port]}, "work": {"timeout": "1s"}}
         with running_server(tmp_path, svc=svc) as one:
             assert post_json(one, "/repos", {"name": "lab", "url": repository.url}).status == 201
             yield one
