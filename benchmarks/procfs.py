@@ -8,6 +8,8 @@ from pathlib import Path
 import psutil
 
 MIB = 1024 * 1024
+_MAX_WORKERS, _DESCRIPTORS_OF_A_WORKER = 4, 3
+"""At most 2 processes for uploads and 2 for charts, each with a socket, a memfd and a pidfd."""
 
 
 def memory(pids: Iterable[int]) -> tuple[float, float]:
@@ -47,6 +49,24 @@ def wakeups(pids: Iterable[int]) -> int:
 
 def threads(pids: Iterable[int]) -> int:
     return sum(1 for _ in _tasks(pids))
+
+
+def descriptors(pid: int, sampled: int = 0) -> int:
+    """Descriptors of a server, without those that it keeps to be faster: they come with first requests and are no leak.
+
+    These are the ones of warm worker processes, which end only after a minute without work, and the `schedstat` of
+    `sampled` supervised processes. More of them than a server may have count.
+    """
+    workers = kept = total = 0
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:
+            continue  # closed meanwhile
+        total += 1
+        workers += target.startswith("/memfd:worker")
+        kept += "/schedstat" in target
+    return total - _DESCRIPTORS_OF_A_WORKER * min(workers, _MAX_WORKERS) - min(kept, sampled)
 
 
 def family(root: int, without: Iterable[int]) -> list[int]:

@@ -68,7 +68,7 @@ class Watch:
         begun = time.monotonic()
         while not over.wait(SAMPLE):
             pss, rss = procfs.memory([self.pid])
-            descriptors = len(os.listdir(f"/proc/{self.pid}/fd"))
+            descriptors = procfs.descriptors(self.pid, len(PROCESSES))
             threads = procfs.threads([self.pid])
             self.samples.append(Sample(time.monotonic() - begun, rss, pss, descriptors, threads))
             self.waited = int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
