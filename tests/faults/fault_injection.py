@@ -20,6 +20,8 @@ from requirements import MOUNTING, missing_part, require
 from small_charts import FULL, KEY, helm_path, multipart, sample_chart
 from uploads import FORM, form, junit
 
+from benchmarks import procfs
+
 API = "/api/v1"
 SLEEPER = {"command": "sleep 1000"}
 JSON = {"Content-Type": "application/json"}
@@ -239,7 +241,8 @@ def resident_mib(server: Server) -> float:
 
 
 def open_descriptors(server: Server) -> int:
-    return len(os.listdir(f"/proc/{server.pid}/fd"))
+    """Without those of warm worker processes, which the first requests of a test may start."""
+    return procfs.descriptors(server.pid, sampled=1)
 
 
 def check_no_traceback(server: Server) -> None:
