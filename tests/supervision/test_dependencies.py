@@ -199,7 +199,8 @@ def test_stop_cancels_all_starts_that_wait_for_a_dependency(serve: Serve, path: 
     time.sleep(0.1)  # all of them have reached the server
     assert server.post(f"/api/v1/processes/{path}").status == 200
     for one in requested:
-        assert one.answer.status == 500
+        assert (one.answer.status, one.answer.json["code"]) == (409, "START_FAILED")
+        assert "web was stopped before it started" in one.answer.json["message"]
     (server.folder / "well").touch()
     if path == "stop/web":
         server.until("base", "healthy")
