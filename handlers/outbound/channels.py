@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from attrs import evolve
 
 from handlers.base import Base
-from handlers.http.permissions import SIGNED_IN
+from handlers.http.permissions import ADMINISTER, SIGNED_IN
 from handlers.operations import JsonBody, Operation, operation_routes
 from handlers.outbound import fields
 from handlers.outbound.access import project_of
@@ -272,37 +272,37 @@ _ERRORS = [404, 409]
 OPERATIONS = [
     *(
         operation
-        for base, name, new, one, changed, whole in (
-            ("/notify", "server", NewChannel, ChannelOfServer, ChangedChannel, ServerOnly),
+        for base, name, new, one, changed, whole, who in (
+            ("/notify", "server", NewChannel, ChannelOfServer, ChangedChannel, ServerOnly, ADMINISTER),
             ("/projects/{project}/notify", "project", NewProjectChannel, ChannelOfProject, ChangedProjectChannel,
-             ProjectOnly),
+             ProjectOnly, SIGNED_IN),
         )
         for operation in (
             Operation(
                 None, "GET", f"{base}/channels", f"List the channels of the {name}", whole, list_channels,
-                list[ChannelInfo], error_statuses=[404], name=f"{name}_channel_list", permission=SIGNED_IN,
+                list[ChannelInfo], error_statuses=[404], name=f"{name}_channel_list", permission=who,
             ),
             Operation(
                 None, "POST", f"{base}/channels", f"Make a channel of the {name}", new, keep_channel, ChannelInfo, 201,
-                error_statuses=_ERRORS, name=f"{name}_channel_make", permission=SIGNED_IN, body=_UNKNOWN,
+                error_statuses=_ERRORS, name=f"{name}_channel_make", permission=who, body=_UNKNOWN,
             ),
             Operation(
                 None, "GET", f"{base}/channels/{{id}}", f"Get a channel of the {name}", one, get_channel, ChannelInfo,
-                error_statuses=[404], name=f"{name}_channel", permission=SIGNED_IN,
+                error_statuses=[404], name=f"{name}_channel", permission=who,
             ),
             Operation(
                 None, "PUT", f"{base}/channels/{{id}}",
                 f"Change a channel of the {name}; a secret that is left out stays, null removes it", changed,
-                keep_channel, ChannelInfo, error_statuses=_ERRORS, name=f"{name}_channel_change", permission=SIGNED_IN,
+                keep_channel, ChannelInfo, error_statuses=_ERRORS, name=f"{name}_channel_change", permission=who,
                 body=_UNKNOWN,
             ),
             Operation(
                 None, "DELETE", f"{base}/channels/{{id}}", f"Delete a channel of the {name}", one, delete_channel, None,
-                204, error_statuses=_ERRORS, name=f"{name}_channel_delete", permission=SIGNED_IN,
+                204, error_statuses=_ERRORS, name=f"{name}_channel_delete", permission=who,
             ),
             Operation(
                 None, "POST", f"{base}/channels/{{id}}/test", f"Send a test message to a channel of the {name}", one,
-                test_channel, ChannelTest, error_statuses=[404, 429], name=f"{name}_channel_test", permission=SIGNED_IN,
+                test_channel, ChannelTest, error_statuses=[404, 429], name=f"{name}_channel_test", permission=who,
             ),
         )
     )

@@ -25,7 +25,8 @@ class Notifications(Page):
     tested: dict[str, Any] | None = None
     """The outcome of the test that was just made."""
 
-    async def get(self) -> None:
+    async def get(self, *_: str) -> None:
+        """Also at the address of a test, which a browser loads again."""
         await self.show()
 
     async def show(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import fields as attributes
 
 from handlers.base import Base
-from handlers.http.permissions import SIGNED_IN
+from handlers.http.permissions import ADMINISTER, SIGNED_IN
 from handlers.operations import JsonBody, Operation, operation_routes
 from handlers.outbound import fields
 from handlers.outbound.channels import ChannelOfProject, ChannelOfServer, ProjectOnly, ServerOnly, scope_of
@@ -163,32 +163,32 @@ _ERRORS = [404, 409]
 OPERATIONS = [
     *(
         operation
-        for base, name, new, one, changed, whole in (
-            ("/notify", "server", NewRule, ChannelOfServer, ChangedRule, ServerOnly),
+        for base, name, new, one, changed, whole, who in (
+            ("/notify", "server", NewRule, ChannelOfServer, ChangedRule, ServerOnly, ADMINISTER),
             ("/projects/{project}/notify", "project", NewProjectRule, ChannelOfProject, ChangedProjectRule,
-             ProjectOnly),
+             ProjectOnly, SIGNED_IN),
         )
         for operation in (
             Operation(
                 None, "GET", f"{base}/rules", f"List the notification rules of the {name}", whole, list_rules,
-                list[NotifyRuleInfo], error_statuses=[404], name=f"{name}_rule_list", permission=SIGNED_IN,
+                list[NotifyRuleInfo], error_statuses=[404], name=f"{name}_rule_list", permission=who,
             ),
             Operation(
                 None, "POST", f"{base}/rules", f"Make a notification rule of the {name}", new, keep_rule,
-                NotifyRuleInfo, 201, error_statuses=_ERRORS, name=f"{name}_rule_make", permission=SIGNED_IN,
+                NotifyRuleInfo, 201, error_statuses=_ERRORS, name=f"{name}_rule_make", permission=who,
                 body=_UNKNOWN,
             ),
             Operation(
                 None, "GET", f"{base}/rules/{{id}}", f"Get a notification rule of the {name}", one, get_rule,
-                NotifyRuleInfo, error_statuses=[404], name=f"{name}_rule", permission=SIGNED_IN,
+                NotifyRuleInfo, error_statuses=[404], name=f"{name}_rule", permission=who,
             ),
             Operation(
                 None, "PUT", f"{base}/rules/{{id}}", f"Change a notification rule of the {name}", changed, keep_rule,
-                NotifyRuleInfo, error_statuses=_ERRORS, name=f"{name}_rule_change", permission=SIGNED_IN, body=_UNKNOWN,
+                NotifyRuleInfo, error_statuses=_ERRORS, name=f"{name}_rule_change", permission=who, body=_UNKNOWN,
             ),
             Operation(
                 None, "DELETE", f"{base}/rules/{{id}}", f"Delete a notification rule of the {name}", one, delete_rule,
-                None, 204, error_statuses=_ERRORS, name=f"{name}_rule_delete", permission=SIGNED_IN,
+                None, 204, error_statuses=_ERRORS, name=f"{name}_rule_delete", permission=who,
             ),
         )
     )

@@ -75,7 +75,8 @@ def test_a_kill_at_any_moment_loses_no_message_and_keeps_its_id(serve: Serve, re
 
     receiver.pages["/hook"] = page
     processes = {f"boom{number}": BOOM for number in range(6)}
-    server = serve(processes, server=allowing(receiver), notify=notify(f"{receiver.url}/hook"))
+    crashes = notify(f"{receiver.url}/hook", events=["process.crashed"])  # else a start told first quiets its crash
+    server = serve(processes, server=allowing(receiver), notify=crashes)
     for number in range(6):
         slow[0] = 0.05 * number
         server.do("start", f"boom{number}")
