@@ -582,7 +582,7 @@ def test_the_keyboard_opens_a_release_and_rolls_it_back(server: Server, chromium
         tab_to(one, "Name contains")
         one.keyboard.type("wall")
         one.wait_for_url("**/releases?q=wall")
-        one.wait_for_function("[...document.querySelectorAll('tbody th')].every((cell) => cell.innerText == 'wall')")
+        one.locator("tbody th").filter(has_not_text="wall").first.wait_for(state="detached")  # the list is filtered
         tab_to(one, "Filter")
         one.keyboard.press("j")
         one.keyboard.press("Enter")
