@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import logging
 import os
 import secrets
@@ -18,7 +19,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
 
-from attrs import define
+from attrs import define, field
 
 from supervisor.clock import Clock
 from supervisor.processes.logs.access import LogFile as LogFile
@@ -83,6 +84,9 @@ def backup(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
+_numbers = itertools.count(1)
+
+
 @define
 class Position:
     """How far a follower has read: the number of rotations that it has seen, and the offset in that file."""
@@ -93,6 +97,8 @@ class Position:
     """The same place in bytes of all the file's content, also what was rotated away; `None`: not known."""
     lost: int = 0
     """How many bytes were rotated away for good before they were read."""
+    made: int = field(factory=_numbers.__next__, eq=False)
+    """Which one of all it is: those made before a file was emptied begin again."""
 
 
 class Logs:
@@ -109,6 +115,7 @@ class Logs:
         self._removed: Counter[str] = Counter()  # bytes that were rotated away
         self._starts: dict[str, list[int]] = {}  # by path: `_removed` as it was before each of the last rotations
         self._backups: dict[str, int] = {}
+        self._emptied: dict[str, int] = {}  # by path: the number that a position made then has
         self._posted_at: dict[str, float] = {}
         self._rotation_lock = asyncio.Lock()  # no file is rotated while a follower reads from it
         self.on_rotation: Callable[[], Callable[[Iterable[str]], None]] = lambda: lambda paths: None
@@ -146,7 +153,9 @@ class Logs:
         async with self._rotation_lock:
             forget = self.on_rotation()
             problems = await asyncio.to_thread(lambda: {path: problem for path in paths if (problem := empty(path))})
-            forget([path for path in paths if path not in problems])
+            emptied = [path for path in paths if path not in problems]
+            self._emptied |= dict.fromkeys(emptied, next(_numbers))
+            forget(emptied)
         return list(problems.values())
 
     def _count(self, rotated: Rotated) -> None:
@@ -282,7 +291,8 @@ class Logs:
                 self._begin_next(path, place, place.rotations + 1 if is_kept else place.rotations + missed - kept)
             else:
                 size = _size(Path(path))
-                if size < place.at:  # truncated by another program
+                if size < place.at or place.made < self._emptied.get(path, 0):  # emptied, by another program too
+                    place.made = next(_numbers)
                     place.at, place.total = 0, self._removed[path]
                 if size > place.at:
                     added = await asyncio.to_thread(_read, Path(path), place.at)
