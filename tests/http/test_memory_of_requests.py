@@ -71,4 +71,4 @@ def test_the_files_of_half_sent_uploads_stay_within_the_limit(tmp_path: Path) ->
         peak = before
         with half_sent(server, "the files of an upload", clients, 300_000):
             peak = max(peak, resident_mib(server))
-        assert peak < before + limit_mib + clients * 0.03
+        assert peak < before + limit_mib + clients * 0.05  # 150 MB were sent
