@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
-PYTEST := $(BIN)/python -m pytest --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: run demo screenshots test check coverage proof style types format bench bench-check soak dist clean
 
@@ -21,9 +21,8 @@ demo: $(VENV)/run .tools/ready
 	@cat examples/pilothouse.yaml examples/demo.yaml > .demo/pilothouse.yaml
 	$(BIN)/python run.py --config .demo/pilothouse.yaml --data-dir .demo
 
-# One worker more than processors, because tests wait for processes for a third of their time. The tests of a file stay
-# together, since they share a server. Files run in the order of their names: xdist would start those with few tests last,
-# and these take longest. TESTS names folders or files.
+# One worker for each processor. The tests of a file stay together, since they share a server. Files run in the order of their
+# names: xdist would start those with few tests last, and these take longest. TESTS names folders or files.
 test: $(VENV)/test .tools/ready3
 	$(PYTEST) $(TESTS)
 
