@@ -375,7 +375,7 @@ def _living(pids: Iterable[int]) -> set[int]:
 
 
 def _send(pids: set[int], number: int) -> None:
-    for pid in pids:
+    for pid in sorted(pids):  # parents first: one whose child ends before it has the signal goes on
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
