@@ -18,7 +18,7 @@ from typing import Any
 
 from chart_servers import web_server
 from cluster import Cluster
-from conftest import Serve, Server, children_of, session_leaders, wait_for
+from conftest import Serve, Server, children_of, session_leaders, tags_by_pid, wait_for
 from mixed_load import API, BROKEN, NAMES, RELEASES, Ledger, MixedLoad, Shard
 from small_charts import FULL, HELMS, KEY, helm_path, send_json
 from uploads import query_store
@@ -158,7 +158,9 @@ def runs_by_mark(server: Server) -> dict[str, list[tuple[int, int]]]:
 
 
 def helm_pids(data: Path) -> set[int]:
-    return set(children_of(data, with_helm=True)) - set(children_of(data))
+    """Without the workers, which are kept warm for a while."""
+    tags = tags_by_pid()
+    return {pid for pid in children_of(data, with_helm=True) if tags.get(pid, "").endswith(":\x01helm")}
 
 
 def check_releases(load: MixedLoad, result: str) -> None:
