@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from attrs import asdict, frozen
 
+from models import globs
 from models.config.settings import NotifyRule
 from models.errors import Conflict, NotFound
 from models.outbound.events import Event
@@ -64,14 +63,9 @@ class Rule:
         return matches(self.settings.events, event.type)
 
 
-@lru_cache(maxsize=256)
-def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(".*".join(map(re.escape, each.split("*"))) for each in patterns) or r"(?!)", re.DOTALL)
-
-
 def matches(patterns: Sequence[str], text: str) -> bool:
     """Whether one of the patterns, in which `*` is any text, fits all of a text."""
-    return _pattern(tuple(patterns)).fullmatch(text) is not None
+    return any(globs.matches(pattern, text) for pattern in patterns)
 
 
 def of_config(rules: Sequence[NotifyRule]) -> list[Rule]:

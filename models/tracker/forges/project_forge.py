@@ -6,13 +6,13 @@ decides where a token goes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from attrs import field, frozen
 
+from models import globs
 from models.accounts.accounts import User
 from models.accounts.permissions import role_in
 from models.config.settings import Forge, Source
@@ -84,7 +84,7 @@ def find(forges: Forges, found: Repository) -> tuple[str, Forge, str] | None:
     """The name of the first forge that serves a repository, the forge, and the path of the repository there."""
     for name, forge in forges.items():
         path = _path_at(forge, found)
-        if path is not None and any(_matches(pattern, path) for pattern in forge.repositories):
+        if path is not None and any(globs.matches(pattern.lower(), path.lower()) for pattern in forge.repositories):
             return name, forge, path
     return None
 
@@ -135,10 +135,6 @@ def _fits(bound: str | None, origin: str | None) -> bool:
     if bound is None or origin is None or "://" in bound:
         return bound in (None, origin)
     return origin in (f"https://{bound}:443", f"http://{bound}:80")
-
-
-def _matches(pattern: str, path: str) -> bool:
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), path, re.IGNORECASE) is not None
 
 
 def link(project: Project, forges: Forges) -> ForgeLink:
