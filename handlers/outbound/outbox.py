@@ -124,7 +124,7 @@ async def retry_message(handler: Base, request: MessageRequest) -> DeliveryInfo:
 async def delete_message(handler: Base, request: MessageRequest) -> None:
     await _message(handler, request.id)
     core = await handler.services.outbound.core()
-    await core.run(lambda: outbox.delete(request.id))
+    await core.run(lambda: outbox.delete(request.id, handler.clock.now()))
     core.dispatcher.wake()
 
 
@@ -139,7 +139,7 @@ OPERATIONS = [
     ),
     Operation(
         None, "DELETE", "/outbox/{id}", "Delete a message of the outbox", MessageRequest, delete_message, None, 204,
-        error_statuses=[404], name="outbox_delete", permission=SIGNED_IN,
+        error_statuses=[404, 409], name="outbox_delete", permission=SIGNED_IN,
     ),
 ]  # fmt: skip
 routes: list[Route] = operation_routes(OPERATIONS)

@@ -84,7 +84,7 @@ class Delete(Page):
 
     async def post(self, id: str) -> None:
         core = await self.services.outbound.core()
-        await core.run(lambda: outbox.delete(int(id)))
+        await core.run(lambda: outbox.delete(int(id), self.clock.now()))
         core.dispatcher.wake()
         self.redirect(f"{self.prefix}/notifications", status=303)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from attrs import field, frozen
@@ -123,17 +123,21 @@ def _make_room(now: int, most: int) -> None:
     surplus = int(store.execute_sql(queries.COUNT).fetchone()[0]) - most
     if surplus <= 0:
         return
-    dropped = store.execute_sql(queries.DROP_DONE, {"surplus": surplus}).rowcount
+    dropped = store.execute_sql(queries.DROP_DONE, {"surplus": surplus, "now": now}).rowcount
     for _ in range(surplus - dropped):
-        (target,) = store.execute_sql(queries.LARGEST_TARGET).fetchone()
-        values = {"target": target, "now": now, "error": "the outbox was full (server.outbox.max-rows)"}
+        row = store.execute_sql(queries.LARGEST_TARGET, {"now": now}).fetchone()
+        if row is None:
+            return  # the others are being sent
+        values = {"target": row[0], "now": now, "error": "the outbox was full (server.outbox.max-rows)"}
         store.execute_sql(queries.KILL_OLDEST, values)  # these stay until the next message, to be seen
 
 
-def claim(now: int, owner: str, most: int) -> list[Delivery]:
-    """Leases the oldest due message of at most `most` targets, none of which has a lease."""
+def claim(now: int, owner: str, most: int, busy: Collection[str] = ()) -> list[Delivery]:
+    """Leases the oldest due message of at most `most` targets, none of which has a lease or is `busy`."""
+    besides, names = _besides(busy)
     with store.atomic():
-        targets = store.execute_sql(queries.DUE_TARGETS, {"now": now, "most": most}).fetchall()
+        query = queries.DUE_TARGETS.format(besides=besides)
+        targets = store.execute_sql(query, {"now": now, "most": most, **names}).fetchall()
         claimed = []
         for (target,) in targets:
             row = store.execute_sql(queries.OLDEST_DUE, {"target": target, "now": now}).fetchone()
@@ -141,6 +145,12 @@ def claim(now: int, owner: str, most: int) -> list[Delivery]:
             store.execute_sql(queries.LEASE, {"id": row[0], "until": until, "owner": owner})
             claimed.append(_delivery(row))
     return claimed
+
+
+def _besides(busy: Collection[str]) -> tuple[str, dict[str, str]]:
+    """The condition that a target is not `busy`, and its values."""
+    names = {f"busy{number}": target for number, target in enumerate(busy)}
+    return (f"AND o.target NOT IN ({', '.join(f':{name}' for name in names)})" if names else ""), names
 
 
 def _delivery(row: Sequence[Any]) -> Delivery:
@@ -171,9 +181,10 @@ def retry_seconds(attempts: int) -> float:
     return wait * random.uniform(1 - _JITTER, 1 + _JITTER)
 
 
-def next_at(now: int) -> int | None:
-    """When the next message is due, or its lease ends; None without messages that wait."""
-    times = store.execute_sql(queries.NEXT_AT, {"now": now}).fetchone()
+def next_at(now: int, busy: Collection[str] = ()) -> int | None:
+    """When the next message of a target that is not `busy` is due, or a lease ends; None without messages that wait."""
+    besides, names = _besides(busy)
+    times = store.execute_sql(queries.NEXT_AT.format(besides=besides), {"now": now, **names}).fetchone()
     return min((int(at) for at in times if at is not None), default=None)
 
 
@@ -208,11 +219,11 @@ def retry(id: int, now: int, limits: settings.Outbox) -> None:
             raise Conflict(f"the message {id} is {get(id).state}: only a DEAD one can be retried")
 
 
-def delete(id: int) -> None:
-    """Raises `NotFound`."""
+def delete(id: int, now: int) -> None:
+    """Raises `NotFound`, and `Conflict` while the message is sent."""
     with store.atomic():
-        if not store.execute_sql(queries.DELETE, {"id": id}).rowcount:
-            raise NotFound(f"there is no message {id} in the outbox")
+        if not store.execute_sql(queries.DELETE, {"id": id, "now": now}).rowcount:
+            raise Conflict(f"the message {get(id).id} is being sent: delete it afterwards")
 
 
 def counts() -> dict[str, int]:

@@ -16,17 +16,20 @@ SUPERSEDE = (
     "UPDATE outbox SET state = 'SUPERSEDED', done_at = :now WHERE key = :key AND state = 'PENDING' AND id <> :id"
 )
 COUNT = "SELECT count(*) FROM outbox"
-DROP_DONE = """
-    DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE state <> 'PENDING'
-    ORDER BY CASE state WHEN 'DEAD' THEN 1 ELSE 0 END, id LIMIT :surplus)"""
-LARGEST_TARGET = """
-    SELECT target FROM outbox WHERE state = 'PENDING' GROUP BY target ORDER BY count(*) DESC, target LIMIT 1"""
-KILL_OLDEST = """
+_IS_UNLEASED = "(lease_until IS NULL OR lease_until <= :now)"
+"""Rows with a lease are being sent: they stay, because the lease keeps other requests from their target."""
+DROP_DONE = f"""
+    DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE state <> 'PENDING' AND {_IS_UNLEASED}
+    ORDER BY CASE state WHEN 'DEAD' THEN 1 ELSE 0 END, id LIMIT :surplus)"""  # noqa: S608 (our own condition)
+LARGEST_TARGET = f"""
+    SELECT target FROM outbox WHERE state = 'PENDING' AND {_IS_UNLEASED}
+    GROUP BY target ORDER BY count(*) DESC, target LIMIT 1"""  # noqa: S608
+KILL_OLDEST = f"""
     UPDATE outbox SET state = 'DEAD', done_at = :now, error = :error, lease_until = NULL, lease_owner = NULL
-    WHERE id = (SELECT min(id) FROM outbox WHERE state = 'PENDING' AND target = :target)"""
+    WHERE id = (SELECT min(id) FROM outbox WHERE state = 'PENDING' AND target = :target AND {_IS_UNLEASED})"""  # noqa: S608
 
 DUE_TARGETS = """
-    SELECT target FROM outbox AS o WHERE state = 'PENDING' AND next_at <= :now
+    SELECT target FROM outbox AS o WHERE state = 'PENDING' AND next_at <= :now {besides}
         AND NOT EXISTS (SELECT 1 FROM outbox AS other WHERE other.target = o.target AND other.lease_until > :now)
     GROUP BY target ORDER BY min(next_at), target LIMIT :most"""
 OLDEST_DUE = f"""
@@ -34,7 +37,7 @@ OLDEST_DUE = f"""
     ORDER BY next_at, id LIMIT 1"""  # noqa: S608 (our own column names)
 LEASE = "UPDATE outbox SET lease_until = :until, lease_owner = :owner, attempts = attempts + 1 WHERE id = :id"
 NEXT_AT = """
-    SELECT (SELECT min(next_at) FROM outbox AS o WHERE state = 'PENDING' AND NOT EXISTS
+    SELECT (SELECT min(next_at) FROM outbox AS o WHERE state = 'PENDING' {besides} AND NOT EXISTS
         (SELECT 1 FROM outbox AS other WHERE other.target = o.target AND other.lease_until > :now)),
     (SELECT min(lease_until) FROM outbox WHERE lease_until > :now)"""
 RELEASE_OWN = "UPDATE outbox SET lease_until = NULL, lease_owner = NULL WHERE lease_owner = :owner"
@@ -45,16 +48,16 @@ FINISH = """
         done_at = CASE WHEN :state = 'PENDING' THEN NULL ELSE :now END
     WHERE id = :id AND lease_owner = :owner"""
 POSTPONE = "UPDATE outbox SET next_at = :next_at WHERE state = 'PENDING' AND target = :target AND next_at < :next_at"
-EXPIRE = """
+EXPIRE = f"""
     UPDATE outbox SET state = 'DEAD', done_at = :now, error = coalesce(error, :error) WHERE state = 'PENDING'
-        AND expires_at <= :now AND (lease_until IS NULL OR lease_until <= :now)
-    RETURNING id"""
+        AND expires_at <= :now AND {_IS_UNLEASED}
+    RETURNING id"""  # noqa: S608
 PRUNE = "DELETE FROM outbox WHERE state <> 'PENDING' AND done_at < :before"
 
 GET = f"SELECT {COLUMNS} FROM outbox WHERE id = :id"  # noqa: S608 (our own column names)
 RETRY = """
     UPDATE outbox SET state = 'PENDING', next_at = :now, expires_at = :expires_at, done_at = NULL
     WHERE id = :id AND state = 'DEAD'"""
-DELETE = "DELETE FROM outbox WHERE id = :id"
+DELETE = f"DELETE FROM outbox WHERE id = :id AND {_IS_UNLEASED}"  # noqa: S608
 COUNTS = "SELECT state, count(*) FROM outbox WHERE state IN ('PENDING', 'DEAD') GROUP BY state"
 LIST = f"SELECT {COLUMNS} FROM outbox WHERE id < :before {{only}} ORDER BY id DESC LIMIT :most"  # noqa: S608 (ours)

@@ -86,13 +86,14 @@ class Dispatcher:
 
     async def _round(self) -> float | None:
         """Starts what is due; returns the seconds until something else is, None if nothing is known to be."""
-        now, free = self._clock.now(), outbox.MAX_TARGETS_AT_ONCE - len(self._running)
+        now, busy = self._clock.now(), sorted(self._running)
+        free = outbox.MAX_TARGETS_AT_ONCE - len(busy)
         is_pruned = self._clock.since_boot() < self._pruned_at + _PRUNE_SECONDS
 
         def work() -> tuple[list[Delivery], int | None, dict[str, int], list[Delivery]]:
             dead = [] if is_pruned else outbox.prune(now, self._limits)
-            claimed = outbox.claim(now, self._owner, free) if free else []
-            return claimed, outbox.next_at(now), outbox.counts(), dead
+            claimed = outbox.claim(now, self._owner, free, busy) if free else []
+            return claimed, outbox.next_at(now, busy), outbox.counts(), dead
 
         claimed, next_at, self.counts, dead = await self._run(work)
         if not is_pruned:

@@ -135,12 +135,13 @@ def test_a_target_that_hangs_delays_no_other_and_nothing_else(serve: Serve, rece
 
 
 def test_a_flood_is_bounded_and_hides_no_other_target(serve: Serve, receiver: WebServer) -> None:
-    with hanging_port() as (port, _):
+    with hanging_port() as (port, held):
         channels = {"hangs": webhook(f"http://127.0.0.1:{port}/"), "team": webhook(f"{receiver.url}/hook")}
         flood = {**FAST_RULE, "channels": ["hangs"], "only-on-change": False, "quiet": "0s", "max-per-hour": 10000}
         one = {**FAST_RULE, "name": "one", "channels": ["team"], "processes": ["last"]}
         processes = {"boom": {**BOOM, "restart": "never"}, "last": BOOM}
         settings = allowing(receiver, port, outbox={"max-rows": 10})
+        settings["outbound"]["timeout"] = "30s"  # the first request hangs during all of this
         server = serve(processes, server=settings, notify={"channels": channels, "rules": [flood, one]})
         admin = Admin(server)
         for _ in range(25):
@@ -151,6 +152,7 @@ def test_a_flood_is_bounded_and_hides_no_other_target(serve: Serve, receiver: We
         wait_for(lambda: titles(receiver) == ["last ended with exit code 3"])
         rows = admin.outbox("?limit=500")
         assert len(rows) <= 12
+        assert len(held) == 1, "one request to a target at a time"
         assert any(row["error"] == "the outbox was full (server.outbox.max-rows)" for row in rows)
 
 

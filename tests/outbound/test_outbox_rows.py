@@ -160,7 +160,7 @@ def test_a_dead_message_is_retried_by_hand_with_the_same_id() -> None:
     assert finish(again, FAILED, now=later) == "PENDING", "its age counts from the retry"
     with pytest.raises(Conflict, match="is PENDING: only a DEAD one can be retried"):
         in_store(lambda: outbox.retry(id, later, LIMITS))
-    in_store(lambda: outbox.delete(id))
+    in_store(lambda: outbox.delete(id, later))
     with pytest.raises(NotFound):
         in_store(lambda: outbox.retry(id, later, LIMITS))
 
@@ -188,6 +188,37 @@ def test_a_full_outbox_drops_what_is_done_then_the_oldest_of_the_largest_target(
     dead = next(row for row in rows if row.state == "DEAD")
     assert dead.error == "the outbox was full (server.outbox.max-rows)"
     assert [row.id for row in rows if row.state == "PENDING" and row.target == "flood"] == flood[:-10:-1]
+
+
+def test_a_full_outbox_spares_what_is_being_sent() -> None:
+    for _ in range(10):
+        add("flood", most=10)
+    (delivery,) = claim()
+    for _ in range(30):
+        add("flood", most=10)
+        assert claim(owner="b") == [], "a second request to the target"
+    assert state(delivery.id) == "PENDING"
+    assert finish(delivery, Outcome(True, 204)) == "DONE"
+
+
+def test_a_superseded_message_that_is_being_sent_keeps_its_lease_in_a_full_outbox() -> None:
+    add("one", key="status", most=10)
+    (delivery,) = claim()
+    for _ in range(20):
+        add("one", key="status", most=10)
+    assert (state(delivery.id), claim(owner="b")) == ("SUPERSEDED", [])
+
+
+def test_what_is_being_sent_cannot_be_deleted_and_a_busy_target_gets_no_other() -> None:
+    (id, _, other) = add("one", "one", "two")
+    (delivery,) = claim(most=1)
+    with pytest.raises(Conflict, match=f"the message {id} is being sent"):
+        in_store(lambda: outbox.delete(id, NOW))
+    later = NOW + 61 * SECOND  # the lease has ended, the request has not
+    assert [found.id for found in in_store(lambda: outbox.claim(later, "a", 4, ["one"]))] == [other]
+    assert in_store(lambda: outbox.next_at(later, ["one"])) == later + 60 * SECOND, "the end of the lease of two"
+    finish(delivery, Outcome(True, 204))
+    in_store(lambda: outbox.delete(id, later))
 
 
 def test_when_the_next_message_is_due() -> None:
