@@ -1,8 +1,8 @@
 """The state of each rule for each subject, and the messages that follow from it. For worker threads.
 
 A subject becomes bad with one message, and good with another one after it was good for `resolve-after`. What happens
-within `quiet` after a message is counted and reported once after it; `group-wait` collects what happens at about the
-same time. Everything is stored, so a restart neither loses nor repeats a message.
+within `quiet` after a message is counted and reported once after it, but a subject that becomes bad is reported at
+once, unless the last message said so too: then it flaps. `group-wait` collects what happens at about the same time. Everything is stored, so a restart neither loses nor repeats a message.
 """
 
 from __future__ import annotations
@@ -109,13 +109,15 @@ def _is_reported_alone(rule: Rule, event: Event) -> bool:
 
 def _on_bad(state: State, rule: Rule, event: Event, now: int) -> None:
     is_new = not state.is_bad
+    is_flapping = is_new and state.was_told > 0
     if is_new:
         state.is_bad, state.was_told, state.count, state.first_at = 1, 0, 0, now
     state.count, state.last_at, state.good_at, state.good = state.count + 1, now, None, ""
     is_worse = event.type == "process.gave-up" and _type_of(state.last) != event.type
     state.last = _line_of(event)
-    if is_worse:
-        state.due_at = now + int(rule.settings.group_wait * _SECOND)
+    if is_worse or (is_new and not is_flapping):
+        soon = now + int(rule.settings.group_wait * _SECOND)
+        state.due_at = min(soon, state.due_at or soon)
     elif state.due_at is None and _is_repeated_soon(state, rule, now):
         state.due_at = _due(state, rule, now)
 

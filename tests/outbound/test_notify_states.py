@@ -144,6 +144,38 @@ def test_that_a_process_is_given_up_is_reported_within_the_quiet_time() -> None:
     assert notified.wait(11) == ["web gave-up (2 times)"]
 
 
+@pytest.mark.parametrize("pause", [1, 30])
+def test_a_crash_right_after_a_start_is_reported_at_once(pause: int) -> None:
+    notified = Notified()
+    notified.event("started")
+    notified.wait(pause)
+    notified.event("crashed")
+    notified.wait(11)
+    assert notified.titles[-1] == "web crashed"
+
+
+def test_a_crash_right_after_good_again_is_reported_at_once() -> None:
+    notified = Notified()
+    notified.event("crashed")
+    notified.wait(20)
+    notified.event("started")
+    assert notified.wait(100) == ["web started"]
+    notified.event("stopped")  # due after the quiet time
+    notified.event("crashed")
+    assert notified.wait(11) == ["web crashed"]
+
+
+def test_what_flaps_is_quiet_where_the_last_message_is_that_it_is_bad() -> None:
+    notified = Notified(resolve=False)
+    notified.event("crashed")
+    notified.wait(20)
+    notified.event("started")
+    notified.wait(100)
+    notified.event("crashed")
+    assert notified.wait(700) == []
+    assert notified.wait(200) == ["web crashed"]
+
+
 def test_messages_beyond_max_per_hour_are_dropped_after_one_that_says_so() -> None:
     notified = Notified(max_per_hour=2, group_wait=Seconds(0))
     for number in range(5):
