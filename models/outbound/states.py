@@ -2,7 +2,9 @@
 
 A subject becomes bad with one message, and good with another one after it was good for `resolve-after`. What happens
 within `quiet` after a message is counted and reported once after it, but a subject that becomes bad is reported at
-once, unless the last message said so too: then it flaps. `group-wait` collects what happens at about the same time. Everything is stored, so a restart neither loses nor repeats a message.
+once, unless the last message said so too: then it flaps. `group-wait` collects what happens at about the same time,
+and what is beyond `max-per-hour` follows in the next hour. Everything is stored, so a restart neither loses nor repeats
+a message.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ MAX_SUBJECTS = 10_000
 _SECOND = 1_000_000
 _HOUR = 3600 * _SECOND
 
-_NAMES = "rule, subject, project_id, is_bad, was_told, count, first_at, last_at, sent_at, due_at, good_at, last, good"
+_NAMES = "rule, subject, is_bad, reported, count, last_at, sent_at, due_at, good_at, last, good"
 _GET = f"SELECT {_NAMES} FROM notify_state WHERE rule = ? AND subject = ?"  # noqa: S608 (our own column names)
 _PUT = f"""
-    INSERT INTO notify_state ({_NAMES}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (rule, subject) DO UPDATE SET is_bad = excluded.is_bad, was_told = excluded.was_told,
-    count = excluded.count, first_at = excluded.first_at, last_at = excluded.last_at, sent_at = excluded.sent_at,
+    INSERT INTO notify_state ({_NAMES}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (rule, subject) DO UPDATE SET is_bad = excluded.is_bad, reported = excluded.reported,
+    count = excluded.count, last_at = excluded.last_at, sent_at = excluded.sent_at,
     due_at = excluded.due_at, good_at = excluded.good_at, last = excluded.last, good = excluded.good"""  # noqa: S608 (our own column names)
 _RECOVERED = f"SELECT {_NAMES} FROM notify_state WHERE is_bad = 1 AND good_at <= ?"  # noqa: S608
 _DUE_RULES = "SELECT DISTINCT rule FROM notify_state WHERE due_at <= ?"
@@ -39,24 +41,22 @@ _DUE = f"SELECT {_NAMES} FROM notify_state WHERE rule = ? AND due_at <= ? ORDER 
 _NEXT = "SELECT min(due_at), min(CASE WHEN is_bad = 1 THEN good_at END) FROM notify_state"
 _SUBJECTS = "SELECT count(*) FROM notify_state WHERE rule = ?"
 _FORGET = "DELETE FROM notify_state WHERE is_bad = 0 AND due_at IS NULL AND last_at < ?"
-_HOUR_OF = "SELECT hour, sent, skipped FROM notify_hour WHERE rule = ?"
+_HOUR_OF = "SELECT hour, sent FROM notify_hour WHERE rule = ?"
 _SET_HOUR = (
-    "INSERT INTO notify_hour (rule, hour, sent, skipped) VALUES (?, ?, ?, ?) ON CONFLICT (rule) DO UPDATE SET"
-    " hour = excluded.hour, sent = excluded.sent, skipped = excluded.skipped"
+    "INSERT INTO notify_hour (rule, hour, sent) VALUES (?, ?, ?) ON CONFLICT (rule) DO UPDATE SET"
+    " hour = excluded.hour, sent = excluded.sent"
 )
 
 
 @define
 class State:
-    """The row of a rule and a subject. `was_told`: 0 no message, 1 one since it became bad, 2 a second one."""
+    """The row of a rule and a subject. `reported`: 0 no message, 1 one since it became bad, 2 a second one."""
 
     rule: str
     subject: str
-    project_id: int | None
     is_bad: int
-    was_told: int
+    reported: int
     count: int
-    first_at: int
     last_at: int
     sent_at: int | None
     due_at: int | None
@@ -86,7 +86,7 @@ def _apply(rule: Rule, event: Event, now: int) -> None:
             return
         if store.execute_sql(_SUBJECTS, (rule.id,)).fetchone()[0] >= MAX_SUBJECTS:
             return
-        row = (rule.id, subject, event.project_id, 0, 0, 0, now, now, None, None, None, "", "")
+        row = (rule.id, subject, 0, 0, 0, now, None, None, None, "", "")
     state = State(*row)
     if event.trend == "bad":
         _on_bad(state, rule, event, now)
@@ -109,9 +109,9 @@ def _is_reported_alone(rule: Rule, event: Event) -> bool:
 
 def _on_bad(state: State, rule: Rule, event: Event, now: int) -> None:
     is_new = not state.is_bad
-    is_flapping = is_new and state.was_told > 0
+    is_flapping = is_new and state.reported > 0
     if is_new:
-        state.is_bad, state.was_told, state.count, state.first_at = 1, 0, 0, now
+        state.is_bad, state.reported, state.count = 1, 0, 0
     state.count, state.last_at, state.good_at, state.good = state.count + 1, now, None, ""
     is_worse = event.type == "process.gave-up" and _type_of(state.last) != event.type
     state.last = _line_of(event)
@@ -124,9 +124,9 @@ def _on_bad(state: State, rule: Rule, event: Event, now: int) -> None:
 
 def _is_repeated_soon(state: State, rule: Rule, now: int) -> bool:
     """Whether a subject that stays bad is reported again: once within `quiet`; each time without `only-on-change`."""
-    if not state.was_told or not rule.settings.only_on_change:
+    if not state.reported or not rule.settings.only_on_change:
         return True
-    return state.was_told == 1 and now < (state.sent_at or 0) + int(rule.settings.quiet * _SECOND)
+    return state.reported == 1 and now < (state.sent_at or 0) + int(rule.settings.quiet * _SECOND)
 
 
 def _due(state: State, rule: Rule, now: int) -> int:
@@ -161,50 +161,61 @@ def due_messages(rules: Mapping[str, Rule], now: int) -> list[tuple[Rule, Mappin
         rule = rules.get(id)
         until = now + (int(rule.settings.group_wait * _SECOND) if rule else 0)
         states = [State(*row) for row in store.execute_sql(_DUE, (id, until)).fetchall()]
-        report = _report(rule, states, now) if rule else None
+        if rule is not None:
+            sent = _sent_in_hour(id, now)
+            if sent >= rule.settings.max_per_hour:
+                found += _postpone(rule, states, sent, now)
+                continue
+            found.append((rule, _payload(rule, _report(states), now)))
+            store.execute_sql(_SET_HOUR, (id, now // _HOUR, sent + 1))
         for state in states:
             state.sent_at, state.due_at, state.count = now, None, 0
-            state.was_told = state.was_told + 1 if state.is_bad else 0
+            state.reported = state.reported + 1 if state.is_bad else 0
             state.good = state.good if state.is_bad else ""
             state.keep()
-        if rule is not None and report is not None:
-            found.append((rule, _payload(rule, report, now)))
     return found
+
+
+def _sent_in_hour(rule: str, now: int) -> int:
+    row = store.execute_sql(_HOUR_OF, (rule,)).fetchone()
+    return int(row[1]) if row and row[0] == now // _HOUR else 0
+
+
+def _postpone(rule: Rule, states: Sequence[State], sent: int, now: int) -> list[tuple[Rule, Mapping[str, Any]]]:
+    """Makes due in the next hour what is beyond `max-per-hour`; returns the message that says so, once in an hour."""
+    next_hour, limit = (now // _HOUR + 1) * _HOUR, rule.settings.max_per_hour
+    for state in states:
+        state.due_at = next_hour
+        state.keep()
+    if sent > limit:
+        return []
+    store.execute_sql(_SET_HOUR, (rule.id, now // _HOUR, sent + 1))
+    until = rfc3339(next_hour)[11:16]
+    notice = _Report([], notice=f"{limit} messages were sent within this hour: no more until {until} UTC")
+    return [(rule, _payload(rule, notice, now))]
 
 
 def _on_recovered(state: State, rules: Mapping[str, Rule], now: int) -> None:
     rule = rules.get(state.rule)
     state.is_bad, state.good_at = 0, None
-    if rule is not None and rule.settings.resolve and state.was_told:
+    if rule is not None and rule.settings.resolve and state.reported:
         state.due_at = now + int(rule.settings.group_wait * _SECOND)
     elif state.due_at is None:
         state.count = 0
     state.keep()
 
 
-def _report(rule: Rule, states: Sequence[State], now: int) -> _Report | None:
-    """What is sent for these states; None beyond `max-per-hour`."""
-    row = store.execute_sql(_HOUR_OF, (rule.id,)).fetchone()
-    hour = now // _HOUR
-    sent, skipped = (row[1], row[2]) if row and row[0] == hour else (0, 0)
-    limit = rule.settings.max_per_hour
-    over = sent >= limit
-    store.execute_sql(_SET_HOUR, (rule.id, hour, sent + 1, skipped + int(over)))
-    if sent > limit:
-        return None
-    if over:
-        until = rfc3339((hour + 1) * _HOUR)[11:16]
-        return _Report([], notice=f"{limit} messages were sent within this hour: no more until {until} UTC")
+def _report(states: Sequence[State]) -> _Report:
     return _Report([_line(state) for state in states[:MAX_LINES]], max(0, len(states) - MAX_LINES))
 
 
 def _line(state: State) -> Mapping[str, Any]:
     is_recovery = not state.is_bad and bool(state.good)
-    facts = json.loads(state.good if is_recovery and state.was_told else state.last)
+    facts = json.loads(state.good if is_recovery and state.reported else state.last)
     title, times = facts["title"], f" ({state.count} times)" if state.count > 1 else ""
     if not is_recovery:
         title += times
-    elif state.was_told:
+    elif state.reported:
         title += f"; it failed {state.count} more times" if state.count else ""
     else:
         title += f"{times}; now {json.loads(state.good)['title']}"

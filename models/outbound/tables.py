@@ -26,14 +26,12 @@ STEPS = [
         "CREATE TABLE notify_rule (id TEXT PRIMARY KEY, project_id INTEGER NOT NULL, name TEXT NOT NULL,"
         " settings TEXT NOT NULL, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL)",
         "CREATE UNIQUE INDEX notify_rule_by_name ON notify_rule (project_id, name)",
-        "CREATE TABLE notify_state (rule TEXT NOT NULL, subject TEXT NOT NULL, project_id INTEGER,"
-        " is_bad INTEGER NOT NULL, was_told INTEGER NOT NULL, count INTEGER NOT NULL,"
-        " first_at INTEGER NOT NULL, last_at INTEGER NOT NULL,"
+        "CREATE TABLE notify_state (rule TEXT NOT NULL, subject TEXT NOT NULL,"
+        " is_bad INTEGER NOT NULL, reported INTEGER NOT NULL, count INTEGER NOT NULL, last_at INTEGER NOT NULL,"
         " sent_at INTEGER, due_at INTEGER, good_at INTEGER, last TEXT NOT NULL, good TEXT NOT NULL,"
         " PRIMARY KEY (rule, subject))",
         "CREATE INDEX notify_state_due ON notify_state (due_at) WHERE due_at IS NOT NULL",
-        "CREATE TABLE notify_hour (rule TEXT PRIMARY KEY, hour INTEGER NOT NULL, sent INTEGER NOT NULL,"
-        " skipped INTEGER NOT NULL)",
+        "CREATE TABLE notify_hour (rule TEXT PRIMARY KEY, hour INTEGER NOT NULL, sent INTEGER NOT NULL)",
         "CREATE TABLE follow (name TEXT PRIMARY KEY, position INTEGER NOT NULL)",
         "CREATE TABLE run_wait (run_id INTEGER PRIMARY KEY)",
         "CREATE TABLE release_change (id TEXT PRIMARY KEY, owner TEXT NOT NULL, subject TEXT NOT NULL,"

@@ -176,16 +176,22 @@ def test_what_flaps_is_quiet_where_the_last_message_is_that_it_is_bad() -> None:
     assert notified.wait(200) == ["web crashed"]
 
 
-def test_messages_beyond_max_per_hour_are_dropped_after_one_that_says_so() -> None:
+def test_messages_beyond_max_per_hour_follow_in_the_next_hour_after_one_that_says_so() -> None:
     notified = Notified(max_per_hour=2, group_wait=Seconds(0))
     for number in range(5):
         notified.event("crashed", f"web{number}")
         notified.wait(1)
+    notified.event("crashed", "web4")
     hour = NOW // (3600 * SECOND) + 1
     until = f"{hour % 24:02}:00"
     limit = f"2 messages were sent within this hour: no more until {until} UTC"
     assert notified.titles == ["web0 crashed", "web1 crashed", limit]
-    notified.wait(3600)
+    notified.event("started", "web3")
+    assert notified.wait(3600) == ["2 problems, 1 good again"]
+    (row, *_) = in_store(lambda: outbox.listing(1, 2**62))
+    assert [line["title"] for line in row.content["data"]["lines"]] == [
+        "web2 crashed", "web3 crashed; now web3 started", "web4 crashed (2 times)",
+    ]  # fmt: skip
     notified.event("crashed", "later")
     assert notified.wait(1) == ["later crashed"]
 
