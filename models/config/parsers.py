@@ -168,6 +168,16 @@ def some_time(length: Seconds) -> Seconds:
     return length
 
 
+MAX_REQUEST_SECONDS = 40
+"""A message is leased for 60 s while it is sent, and its secrets may take 10 s to read."""
+
+
+def request_time(length: Seconds) -> Seconds:
+    if length > MAX_REQUEST_SECONDS:
+        raise ValidationError(f"must be {MAX_REQUEST_SECONDS}s or less, which ends before the lease of a message")
+    return some_time(length)
+
+
 def a_mebibyte_or_more(size: Size) -> Size:
     if size < 1024**2:
         raise ValidationError("must be 1M or more")

@@ -61,7 +61,7 @@ class Outbound:
 
     allowed_hosts: tuple[Annotated[str, parsers.host_port], ...] = ()
     block_private_networks: bool = True
-    timeout: Span = Seconds(10)
+    timeout: Annotated[Seconds, parsers.request_time] = Seconds(10)
     ca_file: Path | None = None
     max_answer: Bytes = Size(MIB)
 

@@ -14,12 +14,13 @@ from email.message import EmailMessage
 from attrs import field, frozen
 
 from models.config import secret_files
+from models.config.parsers import MAX_REQUEST_SECONDS
 from models.config.settings import Smtp
 from models.outbound.formats import plain
 from models.outbound.outbox import MAX_ERROR_CHARACTERS, Outcome
 
 _STEP_SECONDS = 10.0
-_WHOLE_SECONDS = 40.0
+_WHOLE_SECONDS = float(MAX_REQUEST_SECONDS)
 """Less than a lease: then the connection is closed."""
 _FINAL = 500
 

@@ -497,6 +497,8 @@ UNFIT = [
     ("svc.security.allowed-hosts", "'[repo]:80'", "'[repo]:80' is not host:port"),
     ("svc.helm.max-concurrent", "0", "'0' is less than 1"),
     ("svc.helm.timeout", "0s", "must be longer than 0"),
+    ("server.outbound.timeout", "0s", "must be longer than 0"),
+    ("server.outbound.timeout", "41s", "must be 40s or less, which ends before the lease of a message"),
     ("svc.hub.url", "ftp://x", "'ftp://x' is not an http or https URL with a host"),
     ("svc.hub.url", "http://x:0", "'http://x:0' is not an http or https URL with a host"),
     ("svc.hub.url", "http://x:99999", "'http://x:99999' is not an http or https URL with a host"),
