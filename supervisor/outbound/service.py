@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import peewee
 
 from models.config.settings import Config
-from models.errors import CannotUse, Unavailable
+from models.errors import CannotUse, Problem, Unavailable
 from models.supervision import events, notices
 from models.tracker.project_secrets import ProjectSecrets
 from supervisor.clock import Clock
-from supervisor.scheduling import BackgroundTasks
+from supervisor.scheduling import BackgroundTasks, retrieve_exception
 
 if TYPE_CHECKING:
     from supervisor.outbound.core import Core
@@ -43,7 +43,7 @@ class Outbound:
         self._secrets = secrets
         self._labels = labels
         self._core: Core | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[Core] | None = None
         self._tasks: BackgroundTasks | None = None
         self._begun = {"event": events.last_id(), "notice": notices.last_id()} if self._is_used() else {}
         """The last event and notice of processes before this start: what follows is reported."""
@@ -63,35 +63,46 @@ class Outbound:
         self._tasks = tasks
         if not self._is_used():
             return
-        try:
-            async with asyncio.timeout(_FIRST_OPENING_SECONDS):
-                await self.core()
-        except (Unavailable, TimeoutError):
+        await asyncio.wait([self._begin_opening()], timeout=_FIRST_OPENING_SECONDS)
+        if self._core is None:
             tasks.start(self._open_soon(), "outbox")
 
     async def _open_soon(self) -> None:
         """Opens the store, for as long as it fails: nothing else waits for it."""
-        while True:
+        while self._core is None:
             try:
                 await self.core()
-                return
             except Unavailable as problem:
                 log.warning("the outbox cannot be opened: %s", problem.message)
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def core(self) -> Core:
-        """The parts, opened on first use. Raises `Unavailable`."""
-        async with self._opening:
-            if self._core is None:
-                assert self._tasks is not None, "the service has started"
-                try:
-                    core = await asyncio.to_thread(self._make)
-                    await core.run(core.load)
-                except (peewee.PeeweeException, CannotUse, OSError) as error:
-                    raise Unavailable(f"the outbox is not available: {error}") from None
-                self._core = core
-                core.start(self._tasks)
+        """The parts, opened on first use, in one task at a time. Raises `Unavailable`."""
+        if self._core is not None:
             return self._core
+        return await asyncio.shield(self._begin_opening())
+
+    def _begin_opening(self) -> asyncio.Task[Core]:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(), name="outbox")
+            self._opening.add_done_callback(retrieve_exception)
+        return self._opening
+
+    async def _open(self) -> Core:
+        assert self._tasks is not None, "the service has started"
+        made: Core | None = None
+        try:
+            made = core = await asyncio.to_thread(self._make)
+            await core.run(core.load)
+        except (peewee.PeeweeException, CannotUse, Problem, OSError) as error:
+            if made is not None:
+                await made.close()
+            raise Unavailable(f"the outbox is not available: {error}") from None
+        finally:
+            self._opening = None
+        self._core = core
+        core.start(self._tasks)
+        return core
 
     def _make(self) -> Core:
         from supervisor.outbound.core import Core  # with what it imports, on first use
