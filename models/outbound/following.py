@@ -23,20 +23,26 @@ def position(name: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def start(name: str, newest: int, again: bool = False, first: int | None = None) -> int:
-    """Returns the position of a source, which begins at its newest event, as it does `again` where nobody followed.
-
-    `first` is where one begins that was never followed, if that is not its newest event.
-    """
+def start(name: str, newest: int, first: int | None = None) -> int:
+    """Returns the position of a source, which begins at its newest event, or at `first` if that is given."""
     with store.atomic():
         at = position(name)
-        if at is None and first is not None and not again:
+        if at is None and first is not None:
             at = min(first, newest)
             store.execute_sql(_SET, (name, at))
-        elif at is None or again or at > newest:  # greater: the source was restored from a backup
+        elif at is None or at > newest:  # greater: the source was restored from a backup
             at = newest
             store.execute_sql(_SET, (name, at))
     return at
+
+
+def stop(names: Sequence[str]) -> None:
+    """Forgets the positions of sources and the runs that are awaited: a later `start` reports nothing before it."""
+    if not any(position(name) is not None for name in names):
+        return
+    with store.atomic():
+        store.write_many("DELETE FROM follow WHERE name = ?", [(name,) for name in names])
+        store.execute_sql("DELETE FROM run_wait")
 
 
 def apply(name: str, after: int, last: int, events: Iterable[Event], rules: Sequence[Rule], now: int) -> bool:

@@ -62,7 +62,6 @@ class Core:
         self.follower = Follower(config, clock, instance, self.run, self.notifier, labels, self.dispatcher.wake)
         self.releases = ReleaseChanges(clock, instance, self.run, self.notifier, self.follower.wake)
         self._instance = instance
-        self._had_rules = False
         self._begun = begun
         self.tested: dict[str, deque[float]] = {}
         """When each channel was tested last, in seconds since boot."""
@@ -70,10 +69,7 @@ class Core:
     def load(self) -> None:
         """Ends leases of an earlier process, and reads channels, rules and positions; in a thread."""
         outbox.release_own(self._instance)
-        self.notifier.read()
-        self._had_rules = bool(self.notifier.rules)
-        if self._had_rules:
-            self.follower.start(False, self._begun)
+        self.follower.start(self._begun)
         self.releases.recover()
 
     def start(self, tasks: BackgroundTasks) -> None:
@@ -91,14 +87,7 @@ class Core:
 
     async def changed(self) -> None:
         """Reads channels and rules again after a change of them."""
-
-        def read() -> None:
-            self.notifier.read()
-            if self.notifier.rules and not self._had_rules:
-                self.follower.start(True)
-            self._had_rules = bool(self.notifier.rules)
-
-        await self.run(read)
+        await self.run(self.follower.start)
         self.follower.wake()
         self.dispatcher.wake()
 

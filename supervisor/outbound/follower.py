@@ -67,15 +67,23 @@ class Follower:
     def wake(self, _: object = None) -> None:
         self._wake.set()
 
-    def start(self, again: bool, begun: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Reads the positions, in a thread. `again`: there was no rule until now, so what happened is not reported.
+    def start(self, begun: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Reads the rules and positions, in a thread.
 
-        A source that was never followed begins where it was when the server started (`begun`), else now.
+        A source without a position begins where it was when the server started (`begun`), else now. Without rules
+        nothing has a position: rules that are made later, even after a restart, report nothing older than they are.
         """
-        newest = self._newest()
-        own = {f"{kind} {self._instance}": at for kind, at in begun.items()}
-        for name in (self._events, self._notices, RUNS):
-            following.start(name, newest[name], again, own.get(name))
+        self._read()
+        if self._notifier.rules:
+            newest = self._newest()
+            own = {f"{kind} {self._instance}": at for kind, at in begun.items()}
+            for name in newest:
+                following.start(name, newest[name], own.get(name))
+
+    def _read(self) -> None:
+        self._notifier.read()
+        if not self._notifier.rules:
+            following.stop((self._events, self._notices, RUNS))
 
     def _newest(self) -> Mapping[str, int]:
         """The newest event of each source."""
@@ -105,7 +113,7 @@ class Follower:
     async def _round(self) -> float | None:
         """Reports what happened; returns the seconds until something is due."""
         if self._is_shared:
-            await self._run(self._notifier.read)  # another node may have changed them
+            await self._run(self._read)  # another node may have changed the rules
         if not self._notifier.rules:
             return _SHARED_SECONDS if self._is_shared else None
         while await self._run(self._follow_some):

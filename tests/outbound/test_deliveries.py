@@ -96,6 +96,22 @@ def test_a_kill_at_any_moment_loses_no_message_and_keeps_its_id(serve: Serve, re
     assert len(receiver.seen) <= 2 * len(set(ids(receiver)))
 
 
+def test_what_happens_while_there_are_no_rules_is_not_reported_later(serve: Serve, receiver: WebServer) -> None:
+    processes = {"first": BOOM, "second": BOOM, "third": BOOM}
+    reports, settings = notify(f"{receiver.url}/hook", events=["process.crashed"]), allowing(receiver)
+    server = serve(processes, server=settings, notify=reports)
+    server.do("start", "first")
+    Admin(server).until_outbox("DONE")
+    for process, section in (("second", {**reports, "rules": []}), ("third", reports)):
+        server.stop()
+        server.configure({"supervisor": {"processes": processes}, "server": settings, "notify": section})
+        server.start()
+        server.do("start", process)
+        wait_for(lambda: server.status(process) == "failed")  # noqa: B023 (called here)
+    wait_for(lambda: "third ended with exit code 3" in _lines(receiver))
+    assert "second ended with exit code 3" not in _lines(receiver)
+
+
 def _lines(receiver: WebServer) -> list[str]:
     """Of the complete messages: a server that is killed may have sent a part of one."""
     found = []

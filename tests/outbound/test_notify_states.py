@@ -258,5 +258,13 @@ def test_positions_move_with_the_events_and_only_once() -> None:
     in_store(lambda: following.flush(rules, CHANNELS, NOW + MINUTE, LIMITS))
     assert [row.content["data"]["lines"][0]["count"] for row in in_store(lambda: outbox.listing(9, 2**62))] == [1]
     assert in_store(lambda: following.start("event a", 50)) == 42
-    assert in_store(lambda: following.start("event a", 50, again=True)) == 50
     assert in_store(lambda: following.start("event a", 3)) == 3, "the source was restored from a backup"
+
+
+def test_what_is_not_followed_any_more_begins_anew_without_the_runs_that_were_awaited() -> None:
+    in_store(lambda: following.start("run", 41))
+    in_store(lambda: following.start("other node", 7))
+    assert in_store(lambda: following.await_runs("run", 41, 42, [5]))
+    in_store(lambda: following.stop(["run", "event a"]))
+    assert in_store(following.awaited_runs) == []
+    assert [in_store(lambda: following.start(name, 50)) for name in ("run", "other node")] == [50, 7]  # noqa: B023
