@@ -15,6 +15,7 @@ _GET = "SELECT position FROM follow WHERE name = ?"
 _SET = "INSERT INTO follow (name, position) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET position = excluded.position"
 _DAY = 86_400 * 1_000_000
 _FORGOTTEN_AFTER_DAYS = 30
+AWAITED_AT_ONCE = 500
 
 
 def position(name: str) -> int | None:
@@ -66,20 +67,19 @@ def await_runs(name: str, after: int, last: int, runs: Iterable[int]) -> bool:
     return True
 
 
-def awaited_runs() -> list[int]:
-    """The runs that changed and were not judged since."""
-    return [int(id) for (id,) in store.execute_sql("SELECT run_id FROM run_wait ORDER BY run_id LIMIT 500")]
+def awaited_runs(after: int = 0) -> list[int]:
+    """The first runs with ids above `after` that changed and were not judged since, `AWAITED_AT_ONCE` at most."""
+    query = "SELECT run_id FROM run_wait WHERE run_id > ? ORDER BY run_id LIMIT ?"
+    return [int(id) for (id,) in store.execute_sql(query, (after, AWAITED_AT_ONCE))]
 
 
-def judged(runs: Sequence[int], events: Iterable[Event], rules: Sequence[Rule], now: int) -> None:
-    """Notes the events of runs, which are not awaited any more."""
+def judged(run: int, events: Iterable[Event], rules: Sequence[Rule], now: int) -> None:
+    """Notes the events of a run, which is not awaited any more."""
     with store.atomic():
-        left = {int(id) for (id,) in store.execute_sql("SELECT run_id FROM run_wait")}
-        if not left.issuperset(runs):
-            return  # another node judged them
+        if not store.execute_sql("DELETE FROM run_wait WHERE run_id = ?", (run,)).rowcount:
+            return  # another node judged it
         for event in events:
             states.apply(rules, event, now)
-        store.write_many("DELETE FROM run_wait WHERE run_id = ?", [(id,) for id in runs])
 
 
 def note(event: Event, rules: Sequence[Rule], now: int) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
-
 from models.config.settings import QualityGate
 from models.outbound.events import Event, of_run
 from models.tracker.gate import quality_gate
@@ -20,26 +18,19 @@ _TYPES_OF_RULES = {"coverage.dropped": "coverage-drop", "perf.regressed": "perf-
 """Events beside `gate.failed`, and how the names of their rules begin."""
 
 
-@frozen
-class Judged:
-    """The runs that need not be awaited any more, and their events."""
-
-    done: Sequence[int]
-    events: Sequence[Event]
+def complete(ids: Sequence[int]) -> list[int]:
+    """Those of the runs that are not pending, with those that were deleted."""
+    pending = {id for id, run in runs_by_id(ids).items() if run.state == "PENDING"}
+    return [id for id in ids if id not in pending]
 
 
-def judge(ids: Sequence[int], settings: QualityGate, now: int) -> Judged:
-    """Judges those of the runs that are complete. Those that are pending are awaited on."""
-    runs = runs_by_id(ids)
-    done, found = [], []
-    for id in ids:
-        run = runs.get(id)
-        if run is not None and run.state == "PENDING":
-            continue
-        done.append(id)
-        if run is not None and run.superseded_by is None and run.head_repo is None and _is_newest(run):
-            found += _events(run, Project.get_by_id(run.project_id), settings, now)
-    return Judged(done, found)
+def judge(id: int, settings: QualityGate, now: int) -> list[Event]:
+    """The events of a run that is complete; none if it, or its project, was deleted."""
+    run = runs_by_id([id]).get(id)
+    if run is None or run.superseded_by is not None or run.head_repo is not None or not _is_newest(run):
+        return []
+    project = Project.get_or_none(Project.id == run.project_id)
+    return [] if project is None else _events(run, project, settings, now)
 
 
 def _is_newest(run: Run) -> bool:

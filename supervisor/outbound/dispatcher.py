@@ -77,8 +77,9 @@ class Dispatcher:
             self._wake.clear()
             try:
                 wait = await self._round()
-            except (peewee.PeeweeException, Problem) as error:
-                log.warning("the outbox cannot be read: %s", error)
+            except Exception as error:  # this task does not end
+                is_known = isinstance(error, peewee.PeeweeException | Problem)
+                log.warning("the outbox cannot be read: %s", error, exc_info=not is_known)
                 wait = _RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):

@@ -38,6 +38,8 @@ _GATHER_SECONDS = 0.1
 _RETRY_SECONDS = 5.0
 _AWAITED_SECONDS = 10.0
 """How often runs that are not complete are looked at again."""
+_JUDGING_SECONDS = 2.0
+"""How long runs are judged before processes are looked at again."""
 _SHARED_SECONDS = 15.0
 """How often a node of several reads the rules again."""
 _MICROSECONDS = 1_000_000
@@ -61,7 +63,8 @@ class Follower:
         self._wake = asyncio.Event()
         self._instance = instance
         self._events, self._notices = f"event {instance}", f"notice {instance}"
-        self._awaited: list[int] = []
+        self._judged = 0
+        """The run after which awaited runs are looked at."""
         self._is_shared = config.server.database_url is not None
 
     def wake(self, _: object = None) -> None:
@@ -106,8 +109,9 @@ class Follower:
             self._wake.clear()
             try:
                 wait = await self._round()
-            except (peewee.PeeweeException, Problem, OSError) as error:
-                log.warning("events cannot be reported now: %s", error)
+            except Exception as error:  # this task does not end
+                is_known = isinstance(error, peewee.PeeweeException | Problem | OSError)
+                log.warning("events cannot be reported now: %s", error, exc_info=not is_known)
                 wait = _RETRY_SECONDS
 
     async def _round(self) -> float | None:
@@ -118,13 +122,19 @@ class Follower:
             return _SHARED_SECONDS if self._is_shared else None
         while await self._run(self._follow_some):
             pass
+        try:
+            wait = await self._judge_runs()
+        finally:
+            due = await self._report()
+        waits = [each for each in (wait, due, _SHARED_SECONDS if self._is_shared else None) if each is not None]
+        return min(waits, default=None)
+
+    async def _report(self) -> float | None:
+        """Puts what is due into the outbox; returns the seconds until something else is."""
         added, due = await self._run(self._flush)
         if added:
             self._on_added()
-        waits = [_AWAITED_SECONDS] if self._awaited else [_SHARED_SECONDS] if self._is_shared else []
-        if due is not None:
-            waits.append(max(0.01, (due - self._clock.now()) / _MICROSECONDS))
-        return min(waits) if waits else None
+        return None if due is None else max(0.01, (due - self._clock.now()) / _MICROSECONDS)
 
     def _flush(self) -> tuple[int, int | None]:
         notifier, now = self._notifier, self._clock.now()
@@ -165,11 +175,34 @@ class Follower:
         if updates:
             runs = [int(json.loads(update.data)["runId"]) for update in updates]
             following.await_runs(RUNS, after, updates[-1].id, runs)
-        self._awaited = following.awaited_runs()
-        if self._awaited:
-            now, gate = self._clock.now(), self._config.tracker.quality_gate
-            judged = reports.run_with_timeout(lambda: run_verdicts.judge(self._awaited, gate, now), MAX_QUERY_SECONDS)
-            if judged.done:
-                following.judged(judged.done, judged.events, self._rules, now)
-                self._awaited = following.awaited_runs()
         return len(updates) == _BATCH
+
+    async def _judge_runs(self) -> float | None:
+        """Judges awaited runs that are complete, for a moment; returns the seconds until others are looked at.
+
+        Each has a limit of time of its own, and one that cannot be judged is awaited on.
+        """
+        end, begun = self._clock.since_boot() + _JUDGING_SECONDS, self._judged
+        ids, ready = await self._run(self._awaited)
+        for id in ready:
+            if self._clock.since_boot() > end:
+                return 0.0
+            self._judged = id
+            try:
+                await self._run(lambda: self._judge(id))  # noqa: B023 (called here)
+            except Exception as error:
+                is_known = isinstance(error, peewee.PeeweeException | Problem)
+                log.warning("the run %d cannot be judged now: %s", id, error, exc_info=not is_known)
+        is_last = len(ids) < following.AWAITED_AT_ONCE
+        self._judged = 0 if is_last else ids[-1]
+        return 0.0 if not is_last else _AWAITED_SECONDS if ids or begun else None
+
+    def _awaited(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Runs that are awaited, after the one that was judged last, and those of them that are complete."""
+        ids = following.awaited_runs(self._judged)
+        return ids, reports.run_with_timeout(lambda: run_verdicts.complete(ids), MAX_QUERY_SECONDS) if ids else []
+
+    def _judge(self, id: int) -> None:
+        now, gate = self._clock.now(), self._config.tracker.quality_gate
+        found = reports.run_with_timeout(lambda: run_verdicts.judge(id, gate, now), MAX_QUERY_SECONDS)
+        following.judged(id, found, self._rules, now)

@@ -1,0 +1,150 @@
+"""Runs that cannot be judged, and errors that nobody expects, stop no other notification."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import records
+from outbound_stores import LIMITS, NOW, in_store, open_outbox
+
+from models.config.settings import Config, NotifyRule
+from models.errors import TimedOut
+from models.outbound import following, outbox, run_verdicts
+from models.outbound.channels import Channel, Settings
+from models.outbound.events import Event
+from models.outbound.rules import SERVER, Rule
+from models.supervision.process import Seconds
+from models.tracker.tables import Run
+from supervisor.clock import Clock
+from supervisor.outbound import dispatcher, follower
+from supervisor.outbound.dispatcher import Dispatcher
+from supervisor.outbound.follower import RUNS, Follower
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path: Path) -> Iterator[None]:
+    with open_outbox(tmp_path / "outbox.db"):
+        yield
+
+
+class FixedClock(Clock):
+    def now(self) -> int:
+        return NOW
+
+
+class Notifier:
+    rules = {"r": Rule("r", SERVER, NotifyRule("all", ("ch",), ("*",), group_wait=Seconds(0)))}
+    channels = {"ch": Channel("ch", SERVER, "team", Settings("slack"))}
+
+
+class Reports:
+    """The store of runs, which a test replaces."""
+
+    @staticmethod
+    def run_with_timeout(work: Callable[[], Any], _: float) -> Any:
+        return work()
+
+
+async def run(work: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(in_store, work)
+
+
+@pytest.fixture
+def one(monkeypatch: pytest.MonkeyPatch) -> Follower:
+    notifier: Any = Notifier()
+    made = Follower(Config(), FixedClock(), "node", run, notifier, dict, lambda: None)
+    monkeypatch.setattr(made, "_follow_some", lambda: False)
+    monkeypatch.setattr(follower, "reports", Reports)
+    return made
+
+
+def titles() -> list[str]:
+    return [row.content["data"]["title"] for row in in_store(lambda: outbox.listing(10, 2**62))]
+
+
+def await_runs(*ids: int) -> None:
+    in_store(lambda: following.start(RUNS, 0))
+    assert in_store(lambda: following.await_runs(RUNS, 0, 1, ids))
+
+
+def test_a_run_that_cannot_be_judged_delays_no_other(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(id: int, *_: object) -> Sequence[Event]:
+        if id == 1:
+            raise TimedOut("the query took longer than 20 s")
+        return [Event("gate.failed", f"run:{id}", NOW, f"run {id} failed")]
+
+    await_runs(1, 2, 3)
+    monkeypatch.setattr(run_verdicts, "complete", lambda ids: [id for id in ids if id != 2])
+    monkeypatch.setattr(run_verdicts, "judge", judge)
+    assert asyncio.run(one._round()) == follower._AWAITED_SECONDS
+    assert titles() == ["run 3 failed"]
+    assert in_store(following.awaited_runs) == [1, 2]
+
+
+def test_runs_are_judged_for_a_moment_and_then_further(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[int] = []
+
+    def judge(id: int, *_: object) -> Sequence[Event]:
+        judged.append(id)
+        return []
+
+    await_runs(*range(1, 6))
+    monkeypatch.setattr(follower, "_JUDGING_SECONDS", -1.0)
+    monkeypatch.setattr(run_verdicts, "complete", lambda ids: ids)
+    monkeypatch.setattr(run_verdicts, "judge", judge)
+    assert asyncio.run(one._round()) == 0.0
+    assert judged == []
+    monkeypatch.setattr(follower, "_JUDGING_SECONDS", 60.0)
+    asyncio.run(one._round())
+    assert (judged, in_store(following.awaited_runs)) == ([1, 2, 3, 4, 5], [])
+
+
+def test_a_run_whose_project_was_deleted_has_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(id=1, project_id=99, state="COMPLETE", branch="main", flag="unit")
+    monkeypatch.setattr(run_verdicts, "runs_by_id", lambda ids: dict.fromkeys(ids, run))
+    monkeypatch.setattr(run_verdicts, "_is_newest", lambda _: True)
+    with records.open_store(tmp_path / "tracker.db"):
+        assert run_verdicts.judge(1, Config().tracker.quality_gate, NOW) == []
+
+
+def test_what_is_due_is_sent_though_the_runs_cannot_be_read(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    def complete(ids: Sequence[int]) -> Sequence[int]:
+        raise TimedOut("the query took longer than 20 s")
+
+    await_runs(1)
+    monkeypatch.setattr(run_verdicts, "complete", complete)
+    event = Event("process.crashed", "process:web", NOW, "web crashed", process="web")
+    in_store(lambda: following.note(event, list(Notifier.rules.values()), NOW))
+    with pytest.raises(TimedOut):
+        asyncio.run(one._round())
+    assert titles() == ["web crashed"]
+
+
+async def survives(watch: Callable[[], Any], rounds: list[int]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            await watch()
+    assert len(rounds) > 1
+
+
+def test_the_loops_survive_any_error(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+
+    async def fail() -> None:
+        rounds.append(1)
+        raise LookupError("not expected")
+
+    for module in (follower, dispatcher):
+        monkeypatch.setattr(module, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(one, "_round", fail)
+    asyncio.run(survives(one.watch, rounds))
+    rounds.clear()
+    unused: Any = None
+    sender = Dispatcher(run, FixedClock(), "node", LIMITS, unused, unused, is_shared=False)
+    monkeypatch.setattr(sender, "_round", fail)
+    asyncio.run(survives(sender.watch, rounds))
