@@ -97,7 +97,7 @@ class ChannelFields:
     enabled: bool = fields.flag("Whether it is sent to", default=True)
     url: Any = fields.secret("Its address; not for email", fields.MAX_URL_CHARACTERS, fields.check_url)
     secret: Any = fields.secret(
-        "webhook: signs the messages (`whsec_…`); made if left out", _MAX_SECRET_CHARACTERS, fields.check_signing
+        "webhook: signs the messages (`whsec_…`); made if there is none", _MAX_SECRET_CHARACTERS, fields.check_signing
     )
     token: Any = fields.secret("post: authenticates", _MAX_SECRET_CHARACTERS, fields.check_token)
     to: Any = fields.texts("email: the recipients", check=parsers.mail_address, most=MAX_RECIPIENTS)
@@ -185,35 +185,39 @@ async def keep_channel(handler: Base, request: Any) -> ChannelInfo:
     if id is not None and id.startswith(CONFIG):
         raise Conflict(f"the channel {id} stands in the configuration: change it there")
     changes = fields.given({name: getattr(request, name) for name in channels.SECRETS})
-    generated = None
-    if id is None and request.type == "webhook" and changes.get("secret") is None:
-        from models.outbound.formats import generated_secret
-
-        generated = changes["secret"] = generated_secret(secrets.token_bytes(_SIGNING_KEY_BYTES))
     settings = Settings(request.type, request.to, request.preset, request.priority, _host(changes.get("url")))
 
-    def keep() -> Channel:
+    def keep() -> tuple[Channel, str | None]:
         with store.atomic():
-            _check(id, project_id, settings, changes)
+            generated = _complete(id, project_id, settings, changes)
             vault = core.notifier.secrets
-            return channels.keep(id, project_id, request.name, settings, changes, vault, now, request.enabled)
+            kept = channels.keep(id, project_id, request.name, settings, changes, vault, now, request.enabled)
+            return kept, generated
 
-    kept = await core.run(keep)
+    kept, generated = await core.run(keep)
     await core.changed()
     return channel_info(kept, generated)
 
 
-def _check(id: str | None, project_id: int, settings: Settings, changes: dict[str, str | None]) -> None:
-    """Raises `Invalid` for a channel that could not be sent to."""
+def _complete(id: str | None, project_id: int, settings: Settings, changes: dict[str, str | None]) -> str | None:
+    """Adds a secret to the changes of a webhook that would have none, and returns it.
+
+    Raises `Invalid` for a channel that could not be sent to.
+    """
     if settings.type == "email":
         if not settings.to:
             raise Invalid("to must have at least one address")
-        return
-    has_url = changes["url"] is not None if "url" in changes else False
-    if "url" not in changes and id is not None:
-        has_url = "url" in channels.get(id, project_id).settings.set_at
-    if not has_url:
+        return None
+    set_at = {} if id is None else channels.get(id, project_id).settings.set_at
+    present = {name for name in channels.SECRETS if changes.get(name, set_at.get(name)) is not None}
+    if "url" not in present:
         raise Invalid("url is required")
+    if settings.type != "webhook" or "secret" in present:
+        return None
+    from models.outbound.formats import generated_secret
+
+    changes["secret"] = generated_secret(secrets.token_bytes(_SIGNING_KEY_BYTES))
+    return changes["secret"]
 
 
 def _host(url: str | None) -> str | None:

@@ -198,4 +198,4 @@ def check_complete(channel: Channel, found: Credentials) -> str | None:
         return None if channel.settings.to else "it has no recipients (to)"
     if not found.url:
         return "it has no url"
-    return None
+    return "it has no secret" if channel.settings.type == "webhook" and not found.secret else None

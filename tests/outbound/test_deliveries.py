@@ -282,6 +282,19 @@ def test_a_secret_that_is_rotated_signs_beside_the_old_one(serve: Serve, receive
     assert len(headers["webhook-signature"].split()) == 2
 
 
+@pytest.mark.parametrize(("before", "change"), [("webhook", {"secret": None}), ("slack", {})])
+def test_no_webhook_is_left_without_a_secret(
+    serve: Serve, receiver: WebServer, before: str, change: dict[str, Any]
+) -> None:
+    admin = Admin(serve({}, server=allowing(receiver)))
+    made = admin.ask("POST", "/notify/channels", {"name": "t", "type": before, "url": f"{receiver.url}/hook"}).json
+    path = f"/notify/channels/{made['id']}"
+    changed = admin.ask("PUT", path, {"name": "t", "type": "webhook", **change}).json
+    assert (changed["secret"]["set"], changed["generatedSecret"][:6]) == (True, "whsec_")
+    assert admin.ask("POST", f"{path}/test").json["delivered"] is True
+    Webhook(changed["generatedSecret"]).verify(receiver.bodies[0], receiver.seen[0][2])
+
+
 def test_two_nodes_of_one_database_send_each_message_once(
     serve: Serve, receiver: WebServer, postgresql: Postgresql
 ) -> None:
