@@ -184,6 +184,8 @@ async def keep_channel(handler: Base, request: Any) -> ChannelInfo:
     id, now = getattr(request, "id", None), handler.clock.now()
     if id is not None and id.startswith(CONFIG):
         raise Conflict(f"the channel {id} stands in the configuration: change it there")
+    if project_id == SERVER and request.name in handler.config.notify.channels:
+        raise Conflict(f"there is another channel named {request.name}, in the configuration")
     changes = fields.given({name: getattr(request, name) for name in channels.SECRETS})
     settings = Settings(request.type, request.to, request.preset, request.priority, _host(changes.get("url")))
 

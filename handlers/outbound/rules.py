@@ -143,6 +143,7 @@ async def keep_rule(handler: Base, request: Any) -> NotifyRuleInfo:
 def _channels(core: Core, names: tuple[str, ...], project_id: int) -> tuple[str, ...]:
     """The ids of channels of a project, or the server. Raises `Invalid`."""
     own = [one for one in core.notifier.channels.values() if one.project_id == project_id]
+    own.sort(key=lambda one: one.is_configured)  # of two with one name that of the configuration counts
     known = {**{one.name: one.id for one in own}, **{one.id: one.id for one in own}}
     for name in names:
         if name not in known:

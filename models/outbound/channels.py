@@ -183,12 +183,11 @@ def _place(id: str, name: str) -> str:
 def by_name(channels: Sequence[Channel]) -> dict[str, str]:
     """By project and id, and by project and name, the id of each channel that is enabled."""
     found = {}
-    for channel in channels:
-        if channel.is_enabled:
-            found[f"{channel.project_id}/{channel.name}"] = channel.id
-    for channel in channels:
-        if channel.is_enabled:
-            found[f"{channel.project_id}/{channel.id}"] = channel.id
+    enabled = sorted((one for one in channels if one.is_enabled), key=lambda one: one.is_configured)
+    for channel in enabled:  # of two with one name that of the configuration counts
+        found[f"{channel.project_id}/{channel.name}"] = channel.id
+    for channel in enabled:
+        found[f"{channel.project_id}/{channel.id}"] = channel.id
     return found
 
 

@@ -132,6 +132,8 @@ def test_names_are_unique_and_what_is_configured_is_read_only(serve: Serve) -> N
     admin = Admin(serve({}, notify=notify))
     assert admin.ask("POST", "/notify/channels", channel("one")).status == 201
     assert admin.ask("POST", "/notify/channels", channel("one")).status == 409
+    taken = admin.ask("POST", "/notify/channels", channel("team"))
+    assert (taken.status, taken.json["detail"]) == (409, "there is another channel named team, in the configuration")
     assert admin.ask("PUT", "/notify/channels/config:team", channel("team")).status == 409
     assert admin.ask("DELETE", "/notify/channels/config:team").status == 409
     assert admin.ask("DELETE", "/notify/rules/config:all").status == 409

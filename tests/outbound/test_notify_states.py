@@ -10,9 +10,10 @@ import pytest
 from attrs import evolve
 from outbound_stores import LIMITS, NOW, SECOND, in_store, open_outbox, written
 
+from models.config import settings as config
 from models.config.settings import NotifyRule
 from models.outbound import following, outbox, states
-from models.outbound.channels import Channel, Settings
+from models.outbound.channels import Channel, Settings, by_name, of_config
 from models.outbound.events import Event, of_run
 from models.outbound.rules import SERVER, Rule
 from models.supervision.process import Seconds
@@ -247,6 +248,13 @@ def test_a_rule_of_a_project_is_about_events_of_that_project_only() -> None:
     assert not notified.rules[0].selects(run_event("gate.failed", project_id=8))
     assert notified.rules[0].selects(run_event("gate.failed"))
     assert notified.wait(60) == []
+
+
+def test_of_two_channels_with_one_name_that_of_the_configuration_counts() -> None:
+    (configured,) = of_config({"team": config.Channel("slack")})
+    stored = Channel("ch_1", SERVER, "team", Settings("slack"))  # the configuration has another one since
+    for both in ([configured, stored], [stored, configured]):
+        assert by_name(both) == {"0/team": configured.id, f"0/{configured.id}": configured.id, "0/ch_1": "ch_1"}
 
 
 def test_positions_move_with_the_events_and_only_once() -> None:
