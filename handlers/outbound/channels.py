@@ -17,7 +17,8 @@ from handlers.outbound import fields
 from handlers.outbound.access import project_of
 from handlers.routing import Route
 from handlers.tracker.responses import SecretInfo
-from models.config import parsers
+from models.config import parsers, secret_files
+from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import Conflict, Invalid, NotFound, Throttled
 from models.inputs import ID_TEXT, NAME, path
 from models.json_format import Instant, http_message
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 TYPES = ("webhook", "slack", "teams", "email", "post")
 PRESETS = ("ntfy", "gotify", "text", "json")
-_MAX_SECRET_CHARACTERS = 4096
 _TESTS_PER_MINUTE = 5
 _MINUTE_SECONDS = 60
 _SIGNING_KEY_BYTES = 32
@@ -95,11 +95,13 @@ class ChannelFields:
     name: str = fields.text("Its name", required=True, maxLength=fields.MAX_NAME_CHARACTERS)
     type: str = fields.one_of("What is at the other end", *TYPES)
     enabled: bool = fields.flag("Whether it is sent to", default=True)
-    url: Any = fields.secret("Its address; not for email", fields.MAX_URL_CHARACTERS, fields.check_url)
+    url: Any = fields.secret("Its address; not for email", fields.MAX_URL_CHARACTERS, secret_files.check_url)
     secret: Any = fields.secret(
-        "webhook: signs the messages (`whsec_…`); made if there is none", _MAX_SECRET_CHARACTERS, fields.check_signing
+        "webhook: signs the messages (`whsec_…`); made if there is none",
+        MAX_TOKEN_CHARACTERS,
+        secret_files.signing_key,
     )
-    token: Any = fields.secret("post: authenticates", _MAX_SECRET_CHARACTERS, fields.check_token)
+    token: Any = fields.secret("post: authenticates", MAX_TOKEN_CHARACTERS, secret_files.check_token)
     to: Any = fields.texts("email: the recipients", check=parsers.mail_address, most=MAX_RECIPIENTS)
     preset: str = fields.one_of("post: the form of the message", *PRESETS, default="json")
     priority: Any = fields.number("post: the priority", None, 0, 10)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.config import parsers, secret_files
 from models.config.parsers import ValidationError
 from models.errors import Invalid
 from models.inputs import UNSET, Kind, body
@@ -112,23 +111,6 @@ def checked(name: str, check: Callable[[str], object], value: str) -> None:
         check(value)
     except ValidationError as why:
         raise Invalid(f"{name} {why}") from None
-
-
-def check_url(raw: str) -> None:
-    """Raises `ValidationError` without the URL, which is a secret."""
-    try:
-        parsers.url(raw)
-        secret_files.check_token(raw)
-    except ValidationError:
-        raise ValidationError("is not an http or https URL with a host") from None
-
-
-def check_signing(raw: str) -> None:
-    secret_files.signing_key(raw)
-
-
-def check_token(raw: str) -> None:
-    secret_files.check_token(raw)
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

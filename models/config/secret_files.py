@@ -6,6 +6,7 @@ import base64
 import binascii
 from pathlib import Path
 
+from models.config import parsers
 from models.config.parsers import ValidationError
 
 MAX_TOKEN_CHARACTERS = 4096
@@ -20,6 +21,14 @@ def check_token(text: str) -> str:
     if not 0 < len(text) <= MAX_TOKEN_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
         raise ValidationError(f"must have 1 to {MAX_TOKEN_CHARACTERS} printable ASCII characters without spaces")
     return text
+
+
+def check_url(text: str) -> str:
+    """An http or https URL that is a secret. Raises `ValidationError`, which does not show it."""
+    try:
+        return check_token(parsers.url(text))
+    except ValidationError:
+        raise ValidationError("is not an http or https URL with a host") from None
 
 
 def token_of(path: Path) -> str:

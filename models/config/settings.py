@@ -390,11 +390,11 @@ class Channel:
     """Where messages go. `url`, `secret` and `token` are secrets; each may stand in a file."""
 
     type: Literal["webhook", "slack", "teams", "email", "post"]
-    url: Url | None = field(default=None, repr=False)
+    url: Annotated[str, secret_files.check_url] | None = field(default=None, repr=False)
     url_file: Path | None = None
     secret: str | None = field(default=None, repr=False)
     secret_file: Path | None = None
-    token: str | None = field(default=None, repr=False)
+    token: Annotated[str, secret_files.check_token] | None = field(default=None, repr=False)
     token_file: Path | None = None
     to: tuple[Annotated[str, parsers.mail_address], ...] = ()
     preset: Literal["ntfy", "gotify", "text", "json"] = "json"

@@ -1337,6 +1337,14 @@ def test_channels_and_rules(read: Read) -> None:
             "notify.channels.x: url and url-file cannot be given together",
         ),
         ("channels: {x: {type: slack, url-file: /none}}", "notify.channels.x.url-file: '/none' cannot be read"),
+        (
+            "channels: {x: {type: slack, url: 'htps://chat.example/very-secret'}}",
+            "notify.channels.x.url: is not an http or https URL with a host",
+        ),
+        (
+            "channels: {x: {type: post, url: 'https://chat.example', token: 'very secret'}}",
+            "notify.channels.x.token: must have 1 to 4096 printable ASCII characters without spaces",
+        ),
         ("channels: {x: {type: email, to: [a@b.example]}}", "notify.channels.x: mail needs notify.smtp.host"),
         ("channels: {x: {type: email}}", "notify.channels.x.to: must have 1 to 50 addresses"),
         ("channels: {x: {type: email, to: [nobody]}}", "notify.channels.x.to: 'nobody' is not a mail address"),
@@ -1353,3 +1361,4 @@ def test_a_channel_or_rule_that_cannot_be_used(read: Read, notify: str, fault: s
     with pytest.raises(BadConfig) as bad:
         read(f"notify: {{{notify}}}")
     assert any(fault in line for line in bad.value.faults), bad.value.faults
+    assert not [line for line in bad.value.faults if "very-secret" in line or "very secret" in line]
