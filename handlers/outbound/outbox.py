@@ -47,6 +47,7 @@ class OutboxPage:
 
 
 def delivery_info(one: Delivery) -> DeliveryInfo:
+    """For a worker: the payload is parsed."""
     content = one.content
     data = content.get("data") if isinstance(content.get("data"), dict) else {}
     return DeliveryInfo(
@@ -82,11 +83,13 @@ async def list_messages(handler: Base, request: OutboxRequest) -> OutboxPage:
     before = decode_cursor(request.cursor, int)[0] if request.cursor else INT64
     core = await handler.services.outbound.core()
     only = None if project_id == SERVER else project_id
-    found = await core.run(
-        lambda: outbox.listing(request.limit + 1, before, request.state, request.kind, only, request.target)
-    )
-    shown, next_cursor = cut(found, request.limit, lambda one: (one.id,))
-    return OutboxPage([delivery_info(one) for one in shown], next_cursor)
+
+    def read() -> list[DeliveryInfo]:
+        found = outbox.listing(request.limit + 1, before, request.state, request.kind, only, request.target)
+        return [delivery_info(one) for one in found]
+
+    shown, next_cursor = cut(await core.run(read), request.limit, lambda one: (one.id,))
+    return OutboxPage(list(shown), next_cursor)
 
 
 @http_message
@@ -112,13 +115,13 @@ async def retry_message(handler: Base, request: MessageRequest) -> DeliveryInfo:
     await _message(handler, request.id)
     core, now = await handler.services.outbound.core(), handler.clock.now()
 
-    def retry() -> Delivery:
+    def retry() -> DeliveryInfo:
         outbox.retry(request.id, now, core.limits)
-        return outbox.get(request.id)
+        return delivery_info(outbox.get(request.id))
 
     found = await core.run(retry)
     core.dispatcher.wake()
-    return delivery_info(found)
+    return found
 
 
 async def delete_message(handler: Base, request: MessageRequest) -> None:
