@@ -156,8 +156,11 @@ def _delivery(row: Sequence[Any]) -> Delivery:
     return Delivery(**dict(zip(_NAMES, row, strict=True)))
 
 
-def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State:
-    """Stores the outcome of a try and ends the lease. `delivery` is as it was claimed. Returns its state."""
+def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State | None:
+    """Stores the outcome of a try and ends the lease. `delivery` is as it was claimed.
+
+    Returns its state; None, and stores nothing, if the lease has ended and another node has taken it over.
+    """
     state: State = "DONE" if outcome.is_delivered else "PENDING"
     wait = max(retry_seconds(delivery.attempts + 1), outcome.retry_after or 0)
     next_at = now + int(wait * _SECOND)
@@ -166,7 +169,8 @@ def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State:
     values = {"id": delivery.id, "owner": owner, "now": now, "state": state, "next_at": next_at}
     values |= {"status": outcome.status, "error": (outcome.error or "")[:MAX_ERROR_CHARACTERS] or None}
     with store.atomic():
-        store.execute_sql(queries.FINISH, values)
+        if not store.execute_sql(queries.FINISH, values).rowcount:
+            return None
         if not outcome.is_delivered and not outcome.is_final:
             pause = outcome.retry_after or min(wait, _TARGET_PAUSE_SECONDS)
             postponed = {"target": delivery.target, "next_at": now + int(pause * _SECOND)}

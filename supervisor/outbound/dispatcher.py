@@ -18,7 +18,7 @@ from attrs import evolve
 from models.config import settings
 from models.errors import Problem
 from models.outbound import outbox
-from models.outbound.outbox import Delivery, Outcome
+from models.outbound.outbox import Delivery, Outcome, State
 from supervisor.clock import Clock
 from supervisor.scheduling import BackgroundTasks
 
@@ -121,17 +121,20 @@ class Dispatcher:
         now = self._clock.now()
         state = await self._finished(delivery, outcome, now)
         self._wake.set()
+        if state is None:
+            return
         result = {"DONE": "delivered", "DEAD": "dead"}.get(state, "retried")
         self.results[delivery.kind, result] += 1
         if state == "DEAD":
             log.warning("message %d to %s is given up: %s", delivery.id, delivery.target, outcome.error)
             await self._on_dead(evolve(delivery, error=outcome.error))
 
-    async def _finished(self, delivery: Delivery, outcome: Outcome, now: int) -> str:
-        """Stores an outcome, as often as it takes; returns the state of the message."""
+    async def _finished(self, delivery: Delivery, outcome: Outcome, now: int) -> State | None:
+        """Stores an outcome, as often as it takes; returns the state of the message, as `outbox.finish`."""
         while True:
             try:
-                return str(await self._run(lambda: outbox.finish(delivery, outcome, self._owner, now)))
+                state: State | None = await self._run(lambda: outbox.finish(delivery, outcome, self._owner, now))
+                return state
             except (peewee.PeeweeException, Problem) as error:
                 log.warning("the outcome of message %d cannot be stored: %s", delivery.id, error)
                 await asyncio.sleep(_RETRY_SECONDS)

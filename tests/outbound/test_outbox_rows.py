@@ -12,7 +12,7 @@ from outbound_stores import LIMITS, NOW, SECOND, in_store, open_outbox, written
 
 from models.errors import Conflict, NotFound
 from models.outbound import outbox
-from models.outbound.outbox import Delivery, Message, Outcome
+from models.outbound.outbox import Delivery, Message, Outcome, State
 
 HOUR = 3600 * SECOND
 FAILED = Outcome(False, 503, "busy")
@@ -33,7 +33,7 @@ def claim(now: int = NOW, owner: str = "a", most: int = 4) -> list[Delivery]:
     return in_store(lambda: outbox.claim(now, owner, most))
 
 
-def finish(delivery: Delivery, outcome: Outcome, owner: str = "a", now: int = NOW) -> str:
+def finish(delivery: Delivery, outcome: Outcome, owner: str = "a", now: int = NOW) -> State | None:
     return in_store(lambda: outbox.finish(delivery, outcome, owner, now))
 
 
@@ -129,10 +129,12 @@ def test_what_becomes_of_a_message_by_the_answer(outcome: Outcome, expected: str
 
 
 def test_an_outcome_of_a_node_whose_lease_was_taken_over_is_ignored() -> None:
-    add("one")
+    _, other = add("one", "one")
     (late,) = claim(owner="a")
     (delivery,) = claim(NOW + 61 * SECOND, "b")
-    finish(late, Outcome(False, 404, "no", is_final=True), "a")
+    assert finish(late, Outcome(False, 404, "no", is_final=True), "a") is None, "nothing is reported as given up"
+    assert finish(late, FAILED, "a") is None
+    assert in_store(lambda: outbox.get(other)).next_at == NOW, "the target is not postponed"
     assert state(delivery.id) == "PENDING"
     assert finish(delivery, Outcome(True, 200), "b") == "DONE"
     assert state(delivery.id) == "DONE"
