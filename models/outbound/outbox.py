@@ -84,6 +84,8 @@ class Outcome:
     """Whether another try cannot help."""
     retry_after: float | None = None
     """Seconds that the target asked for."""
+    remaining: tuple[str, ...] = field(default=(), repr=False)
+    """The recipients of a mail that another try is for; empty: all."""
 
 
 def outcome_of(status: int, error: str | None, retry_after: float | None = None) -> Outcome:

@@ -8,7 +8,7 @@ import smtplib
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.message import EmailMessage
 
 from attrs import field, frozen
@@ -94,17 +94,26 @@ class _Sending:
         try:
             refused = self._send()
         except smtplib.SMTPRecipientsRefused as error:
-            return self._refused(*next(iter(error.recipients.values())))
+            refused = error.recipients
         except smtplib.SMTPResponseException as error:
             return self._refused(error.smtp_code, error.smtp_error)
         except ssl.SSLCertVerificationError as error:
             return Outcome(False, None, f"the certificate of the mail server is not valid: {error.verify_message}")
         except (smtplib.SMTPException, OSError, ValueError) as error:
             return Outcome(False, None, self._shown(f"the mail server cannot be used: {error}"))
-        if refused:
-            code, reason = next(iter(refused.values()))
-            return Outcome(True, code, self._shown(f"{len(refused)} recipients were refused: {code} {_text(reason)}"))
-        return Outcome(True, 250)
+        return self._outcome(refused)
+
+    def _outcome(self, refused: Mapping[str, tuple[int, bytes]]) -> Outcome:
+        """What came of the recipients: those that are refused for now (4xx) are tried again, the others are not."""
+        if not refused:
+            return Outcome(True, 250)
+        later = tuple(one for one, (code, _) in refused.items() if code < _FINAL)
+        code, reason = refused[later[0]] if later else next(iter(refused.values()))
+        if not later and len(refused) == len(self._to):
+            return self._refused(code, reason)
+        number = len(later) or len(refused)
+        text = self._shown(f"{number} recipients were refused: {code} {_text(reason)}")
+        return Outcome(not later, code, text, remaining=later)
 
     def _send(self) -> dict[str, tuple[int, bytes]]:
         settings = self._server.settings

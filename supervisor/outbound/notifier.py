@@ -26,6 +26,7 @@ from supervisor.outbound.requests import post, without_secrets
 
 _GONE = 410
 TARGET = "channel:"
+_MAX_REMAINING = 1000
 
 
 class Notifier:
@@ -41,6 +42,8 @@ class Notifier:
         self._run = run
         self._client = GuardedClient(outbound_rules(config.server.outbound), lookup)
         self._mailer = Mailer(self._tls)
+        self._remaining: dict[str, list[str]] = {}
+        """The recipients that a mail has not reached, by message id. After a restart all get it once more."""
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context()
@@ -106,7 +109,11 @@ class Notifier:
             return Outcome(False, None, "there is no mail server (notify.smtp.host)", is_final=True)
         sender = settings.from_ or f"pilothouse@{server.host}"
         to = list(channel.settings.to)
-        return await self._mailer.send(server, formats.mail(sender, to, payload, trial), to)
+        left = self._remaining.pop(trial.message_id, to)
+        outcome = await self._mailer.send(server, formats.mail(sender, to, payload, trial), left)
+        if outcome.remaining and len(self._remaining) < _MAX_REMAINING:
+            self._remaining[trial.message_id] = list(outcome.remaining)
+        return outcome
 
 
 def _secrets(found: Credentials) -> list[str | None]:

@@ -21,17 +21,21 @@ PASSWORD = "correct-mail-password"
 
 
 class Mailbox:
-    """Keeps what arrives; refuses recipients of refused.example."""
+    """Keeps what arrives; refuses recipients of refused.example, and once those of `later`."""
 
     def __init__(self) -> None:
         self.mails: list[Any] = []
         self.recipients: list[str] = []
+        self.later: list[str] = []
 
     async def handle_RCPT(
         self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         if address.endswith("@refused.example"):
             return "550 no such mailbox"
+        if address in self.later:
+            self.later.remove(address)
+            return "451 greylisted"
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
@@ -118,6 +122,28 @@ def test_a_recipient_that_is_refused_is_reported(serve: Serve, smtp_port: int, c
     assert (answer["delivered"], answer["status"]) == (True, 550)
     assert answer["error"] == "1 recipients were refused: 550 no such mailbox"
     assert mailbox.recipients == ["a@example.com"]
+
+
+@pytest.mark.parametrize("others", [[], ["c@refused.example"]])
+def test_a_recipient_that_is_refused_for_now_is_tried_again_alone(
+    serve: Serve, smtp_port: int, ca_file: str, mailbox: Mailbox, others: list[str]
+) -> None:
+    mailbox.later = ["b@example.com"]
+    server = serve({"boom": BOOM}, **sections(smtp_port, ca_file, "a@example.com", "b@example.com", *others))
+    server.do("start", "boom")
+    (row,) = Admin(server).until_outbox("DONE")
+    assert (row["attempts"], mailbox.recipients) == (2, ["a@example.com", "b@example.com"])
+    assert len({mail["Message-ID"] for mail in mailbox.mails}) == 1
+
+
+def test_if_all_are_refused_those_that_are_refused_for_now_are_tried_again(
+    serve: Serve, smtp_port: int, ca_file: str, mailbox: Mailbox
+) -> None:
+    mailbox.later = ["b@example.com"]
+    server = serve({"boom": BOOM}, **sections(smtp_port, ca_file, "a@refused.example", "b@example.com"))
+    server.do("start", "boom")
+    (row,) = Admin(server).until_outbox("DONE")
+    assert (row["attempts"], mailbox.recipients) == (2, ["b@example.com"])
 
 
 def test_a_server_without_tls_gets_no_password(serve: Serve, mailbox: Mailbox) -> None:
