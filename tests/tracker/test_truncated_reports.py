@@ -101,7 +101,7 @@ def test_a_suite_that_declares_more_tests_than_it_lists_is_warned_of(document: s
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = {"min-line-coverage": 50, "fail-on-missing-coverage": True}
+    settings = {"min-line-coverage": 50, "fail-on-missing-coverage": True, "fail-on-any-failure": True}
     with running_server(tmp_path_factory.mktemp("cut"), tracker={"quality-gate": settings}) as server:
         yield server
 
@@ -126,3 +126,36 @@ def test_missing_tests_are_a_warning_of_the_response_and_on_the_page(server: Ser
     wanted = "junit TEST-a.xml: the suite s declares 3 tests, lists 1"
     assert (answer["tests"], answer["warnings"]) == (1, [wanted])
     assert f"{wanted}." in unescape(server.get(f"/runs/{answer['runId']}").text)
+
+
+DECLARED = {
+    "junit": '<testsuites tests="5" failures="2"/>',
+    "junit around a suite": '<testsuites tests="5" failures="2"><testsuite tests="0"/></testsuites>',
+    "junit around passing suites": '<testsuites failures="2"><testsuite name="s" tests="5"/></testsuites>',
+    "testng": '<testng-results total="5" passed="3" failed="2"/>',
+    "jest": '{"numTotalTests":5,"numFailedTests":2,"testResults":[]}',
+    "rspec": '{"examples":[],"summary":{"example_count":5,"failure_count":2,"pending_count":0}}',
+    "playwright": '{"suites":[],"stats":{"expected":3,"skipped":0,"unexpected":2,"flaky":0}}',
+    "ctrf": '{"results":{"summary":{"tests":5,"failed":2},"tests":[]}}',
+}
+
+
+@pytest.mark.parametrize("format", DECLARED)
+def test_failures_that_are_only_declared_fail_the_gate(server: Server, format: str) -> None:
+    facts = [part("project", format), part("commit", "c1"), part("branch", "main")]
+    answer = send(server, body([*facts, part("junit", DECLARED[format], "report")])).json
+    assert (answer["status"], answer["failed"], answer["gateStatus"]) == ("FAILED", answer["failures"], "FAILED")
+    verdict = server.get(f"/api/v1/gate?project={format.replace(' ', '%20')}&commit=c1").json
+    rules = {rule["name"]: rule for rule in verdict["rules"]}
+    assert [rules[name]["passed"] for name in ("new-failures", "no-failures")] == [False, False]
+    assert "(suite)" in rules["no-failures"]["detail"]
+    _, cases = read_test_report(DECLARED[format])
+    assert [case.failure_message for case in cases] == ["declares 2 failures, lists none"]
+
+
+def test_failures_of_a_suite_beyond_the_listed_ones_are_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.tracker.reports.totals.MAX_LISTED_SUITES", 1)
+    failing = suite(attributes='tests="2" failures="1"')
+    report, cases = read_test_report(f"<testsuites>{failing}{failing}</testsuites>")
+    assert (totals_of(report)[:2], len(report.suites)) == ((4, 2), 1)
+    assert [(case.suite, case.failure_message) for case in cases] == [(None, "declares 1 failure, lists none")]

@@ -157,6 +157,9 @@ _RSPEC_STATUSES = {"passed": Severity.NONE, "failed": Severity.FAILED, "pending"
 _EXAMPLE = ("examples", ITEM)
 _EXAMPLE_FIELDS = {"id", "description", "full_description", "status", "file_path", "line_number", "run_time",
                    "pending_message", "exception/class", "exception/message"}  # fmt: skip
+_RSPEC_COUNTS = {
+    ("summary", f"{what}_count") for what in ("example", "failure", "pending", "errors_outside_of_examples")
+}
 _MAX_MESSAGES = 100
 
 
@@ -166,6 +169,7 @@ class RSpec:
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
         self._limits = limits
         self._totals = TotalsCounter(sink, limits)
+        self._whole: OpenSuite = self._totals.open("", listed=False)
         self._suites: dict[str, OpenSuite] = {}
         self._example: dict[str, Any] = {}
         self._backtrace = Text(limits.output)
@@ -178,7 +182,7 @@ class RSpec:
             if place[:2] == _EXAMPLE:
                 self._is_rspec = True
                 self._read_example(place[2:], value)
-            elif place in (("summary", "example_count"), ("summary", "errors_outside_of_examples_count")):
+            elif place in _RSPEC_COUNTS:
                 self._is_rspec |= place[1] == "example_count"
                 self._summary[place[1]] = value
             elif place == ("messages", ITEM) and text(value) and len(self._messages) < _MAX_MESSAGES:
@@ -189,6 +193,11 @@ class RSpec:
             self._totals.close(suite)
 
     def report(self, format: str, digest: str) -> TestReport:
+        examples, failed, pending = (
+            count(self._summary.get(f"{what}_count"), MAX_COUNT) for what in ("example", "failure", "pending")
+        )
+        self._whole.declared = DeclaredCounts(examples, failed, None, pending)
+        self._totals.close(self._whole)
         outside = count(self._summary.get("errors_outside_of_examples_count"), 1000) or 0
         errors = [message for message in self._messages if "error occurred" in message.lower()]
         for place in range(outside):
@@ -224,5 +233,5 @@ class RSpec:
             builder.set_result(severity, text(get("exception/class")), message, stack or None)
         suite = self._suites.get(file)
         if suite is None:
-            suite = self._suites[file] = self._totals.open(file)
+            suite = self._suites[file] = self._totals.open(file, self._whole)
         self._totals.add(suite, builder)

@@ -7,9 +7,9 @@ from typing import Any
 
 from models.tracker.reports.base import Case, Limits, TestReport, UnknownFormat
 from models.tracker.reports.file_coverage import clean_path
-from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, json_values, number, text
-from models.tracker.reports.text_cleaning import Text, bounded_ms, without_colours
-from models.tracker.reports.totals import CaseBuilder, OpenSuite, Severity, TotalsCounter
+from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, count, json_values, number, text
+from models.tracker.reports.text_cleaning import MAX_COUNT, Text, bounded_ms, without_colours
+from models.tracker.reports.totals import CaseBuilder, DeclaredCounts, OpenSuite, Severity, TotalsCounter
 
 _Place = tuple[str, ...]
 _SUITE, _SPEC, _TEST, _RESULT = ("suites", ITEM), ("specs", ITEM), ("tests", ITEM), ("results", ITEM)
@@ -19,6 +19,7 @@ _STATUSES = {
     "skipped": Severity.SKIPPED,
     "unexpected": Severity.FAILED,
 }
+_STATS = {("stats", name) for name in ("expected", "skipped", "unexpected", "flaky")}
 _RESULT_FIELDS = {("status",), ("duration",), ("error", "message"), ("error", "stack")}
 _MAX_ATTACHMENTS = 100
 _MAX_ERRORS = 1000
@@ -30,6 +31,8 @@ class Playwright:
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
         self._limits = limits
         self._totals = TotalsCounter(sink, limits)
+        self._whole: OpenSuite = self._totals.open("", listed=False)
+        self._stats: dict[str, Any] = {}
         self._suites: dict[tuple[str, str], OpenSuite] = {}
         self._titles: list[str] = []
         self._file = self._spec = ""
@@ -47,8 +50,11 @@ class Playwright:
         for place, value in json_values(pieces, self._limits):
             if place[:2] == _SUITE:
                 self._read_suite(place, value)
-            elif place in (("config", "rootDir"), ("stats", "expected")):
+            elif place == ("config", "rootDir"):
                 self._is_playwright = True
+            elif place in _STATS:
+                self._is_playwright |= place[1] == "expected"
+                self._stats[place[1]] = value
             elif place == ("errors", ITEM, "message") and text(value) and self._errors < _MAX_ERRORS:
                 self._errors += 1
                 self._add_error(value)
@@ -58,6 +64,10 @@ class Playwright:
             self._totals.close(suite)
 
     def report(self, format: str, digest: str) -> TestReport:
+        counts = {name: count(value, MAX_COUNT) or 0 for name, value in self._stats.items()}
+        skipped, failed = counts.get("skipped"), counts.get("unexpected")
+        self._whole.declared = DeclaredCounts(sum(counts.values()), failed, None, skipped)
+        self._totals.close(self._whole)
         return self._totals.report(format, digest)
 
     def _read_suite(self, place: _Place, value: Any) -> None:
@@ -130,11 +140,11 @@ class Playwright:
         self._totals.add(self._suite(project), builder)
 
     def _suite(self, project: str) -> OpenSuite:
-        """The suite of the file in a project: a test that fails in one browser only is told apart by it."""
+        """The suite of the file in a project: a test that fails in one browser only is distinguished by it."""
         suite = self._suites.get((self._file, project))
         if suite is None:
             name = f"{self._file} [{project}]" if project else self._file
-            suite = self._suites[self._file, project] = self._totals.open(name)
+            suite = self._suites[self._file, project] = self._totals.open(name, self._whole)
         return suite
 
     def _add_error(self, message: str) -> None:

@@ -251,13 +251,7 @@ class TotalsCounter:
 
     def _count_own_failure(self, suite: OpenSuite) -> None:
         """Counts the failure of a suite with cases: one beside them, or one that it declares and does not list."""
-        failure, declared = suite.failure, suite.declared
-        number = (declared.failed or 0) + (declared.errors or 0)
-        if failure is None and number and not suite.listed_failures + suite.failing:
-            failure = CaseBuilder(suite.name, "(suite)")
-            severity = Severity.FAILED if declared.failed else Severity.ERROR
-            text = f"declares {number} failure{'' if number == 1 else 's'}, lists none"
-            failure.set_result(severity, message=text)
+        failure = suite.failure or _declared_failure(suite)
         if failure is None:
             return
         suite.counts[_RANKS[failure.severity]] += 1
@@ -265,13 +259,18 @@ class TotalsCounter:
         self._emit(failure.case(self._list(suite)))
 
     def _count_declared(self, suite: OpenSuite) -> Totals:
-        """Counts a suite without a case in it or below: by its attributes, or else its own failure."""
+        """Counts a suite without a case in it or below: by its attributes, or else its own failure.
+
+        Failures that no row of a suite has are a case too: rules about failures see only cases and suites.
+        """
         declared = suite.declared
         failed, errors, skipped = declared.failed or 0, declared.errors or 0, declared.skipped or 0
         tests = max(declared.tests or 0, failed + errors + skipped)
+        builder = suite.failure
         if suite.below:
             tests = failed = errors = skipped = 0
-        failure = suite.failure and suite.failure.case(None)
+            builder = builder or _declared_failure(suite)
+        failure = builder and builder.case(None)
         if failure and not failed + errors + suite.failing:
             tests += 1
             failed += failure.status is CaseStatus.FAILED
@@ -285,6 +284,8 @@ class TotalsCounter:
         index = self._list(suite)
         if index is not None:
             self._suites[index] = Suite(suite.name, totals)
+        elif failure is None and (builder := _declared_failure(suite)):
+            failure = builder.case(None)
         for rank, number in enumerate(counts):
             self._counts[rank] += number
         if failure:
@@ -332,6 +333,18 @@ class TotalsCounter:
             digest,
             [" ".join(text.split()) for text in (*self.warnings, *self._incomplete)],
         )
+
+
+def _declared_failure(suite: OpenSuite) -> CaseBuilder | None:
+    """The failure of a suite that declares failures where none is listed in it and below."""
+    declared = suite.declared
+    number = (declared.failed or 0) + (declared.errors or 0)
+    if not number or suite.listed_failures + suite.failing:
+        return None
+    failure = CaseBuilder(suite.name, "(suite)")
+    text = f"declares {number} failure{'' if number == 1 else 's'}, lists none"
+    failure.set_result(Severity.FAILED if declared.failed else Severity.ERROR, message=text)
+    return failure
 
 
 def _add_to_parent(suite: OpenSuite, parent: OpenSuite, counted: Totals) -> None:
