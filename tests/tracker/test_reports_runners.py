@@ -111,6 +111,14 @@ def test_a_failed_fixture_of_allure_is_an_error_unless_its_test_failed() -> None
     assert totals_of(read_test_report(zipped(ALLURE_CONTAINER, ALLURE))[0]) == (1, 1, 0, 0, 0)
 
 
+def test_a_failed_fixture_of_allure_counts_beside_a_test_that_passed_again() -> None:
+    again = attempts("passed", "failed")
+    around_both = ALLURE_CONTAINER | {"children": [one["uuid"] for one in again]}
+    assert totals_of(read_test_report(zipped(around_both, *again))[0]) == (2, 0, 1, 0, 1)
+    around_first = ALLURE_CONTAINER | {"children": [again[1]["uuid"]]}
+    assert totals_of(read_test_report(zipped(around_first, *again))[0]) == (1, 0, 0, 0, 1), "run again with its test"
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [

@@ -49,22 +49,25 @@ Document = tuple[str, Callable[[], bytes]]
 
 @frozen
 class _Attempt:
-    """Where a result is, when it ended, and the hash of its test."""
+    """Where a result is, when it ended, and the hashes of its test and of its own id."""
 
     stop: float
     index: int
     test: int
+    id: int
+    failed: bool
 
 
 class AllureResults:
-    """Reads results. A failed fixture counts as an error where none of the tests around it failed."""
+    """Reads results. A failed fixture counts as an error, unless a test in it failed and was not passed again.
+
+    A fixture all of whose tests ran again counts by those later attempts, which have fixtures of their own.
+    """
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
         self._limits = limits
         self._totals = TotalsCounter(sink, limits)
         self._suites: dict[str, OpenSuite] = {}
-        self._failed: set[int] = set()
-        """Hashes of the ids of results that failed."""
         self._fixtures: list[tuple[CaseBuilder, frozenset[int]]] = []
 
     def read(self, pieces: Iterable[bytes]) -> None:
@@ -76,20 +79,30 @@ class AllureResults:
 
     def read_all(self, documents: Sequence[Document]) -> None:
         """Reads results and containers, the attempts of a test in their order. Raises BadReport."""
-        attempts = [self._attempt(_parsed(document), index) for index, document in enumerate(documents)]
+        found = [self._attempt(_parsed(document), index) for index, document in enumerate(documents)]
+        attempts = sorted(filter(None, found), key=lambda attempt: (attempt.stop, attempt.index))
         earlier: dict[int, int] = {}
-        for attempt in sorted(filter(None, attempts), key=lambda attempt: (attempt.stop, attempt.index)):
+        for attempt in attempts:
             reruns = earlier.get(attempt.test, 0)
             earlier[attempt.test] = reruns + 1
             self._add_result(_parsed(documents[attempt.index]), reruns)
-        for fixture, tests in self._fixtures:
-            if self._failed.isdisjoint(tests):
-                self._totals.add(self._totals.outside, fixture)
+        self._add_fixtures(attempts)
         for suite in self._suites.values():
             self._totals.close(suite)
 
     def report(self, format: str, digest: str) -> TestReport:
         return self._totals.report(format, digest)
+
+    def _add_fixtures(self, attempts: Sequence[_Attempt]) -> None:
+        """Counts the failed fixtures that no failed test stands for."""
+        last = {attempt.test: attempt for attempt in attempts}
+        outcomes = {attempt.id: attempt.failed for attempt in last.values()}
+        failed = {attempt.id for attempt in attempts if attempt.failed}
+        for fixture, tests in self._fixtures:
+            final = [outcomes[test] for test in tests if test in outcomes]
+            is_run_again = not final and not failed.isdisjoint(tests)
+            if not any(final) and not is_run_again:
+                self._totals.add(self._totals.outside, fixture)
 
     def _attempt(self, document: dict[str, Any], index: int) -> _Attempt | None:
         """The attempt that a document is; a container is none, and its failed fixtures are kept."""
@@ -98,10 +111,9 @@ class AllureResults:
         if "befores" in document or "afters" in document or ("children" in document and "status" not in document):
             self._read_container(document)
             return None
-        if document.get("status") in _FAILING:
-            self._failed.add(hash(text(document.get("uuid"))))
-        test = text(document.get("historyId"))
-        return _Attempt(number(document.get("stop")) or 0, index, hash(test) if test else -index)
+        test, id = text(document.get("historyId")), hash(text(document.get("uuid")))
+        stop, failed = number(document.get("stop")) or 0, document.get("status") in _FAILING
+        return _Attempt(stop, index, hash(test) if test else -index, id, failed)
 
     def _read_container(self, container: dict[str, Any]) -> None:
         children = frozenset(hash(child) for child in _items(container, "children") if isinstance(child, str))
