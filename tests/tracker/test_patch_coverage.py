@@ -507,7 +507,7 @@ def test_renames_are_read_from_both_forms_of_a_diff(tmp_path: Path) -> None:
     ("path", "old", "new", "expected"),
     [
         ("a.py", "a.py", "b.py", "b.py"),
-        ("/work/src/a.py", "src/a.py", "lib/b.py", "/work/lib/b.py"),
+        ("/home/ci/checkout/src/a.py", "src/a.py", "lib/b.py", "/home/ci/checkout/lib/b.py"),
         ("com/x/A.java", "src/main/java/com/x/A.java", "src/main/java/com/y/B.java", "com/y/B.java"),
         ("com/x/A.java", "one/com/x/A.java", "two/com/x/A.java", None),
         ("A.java", "xA.java", "B.java", None),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
+from pathlib import Path
 
+import records
+
+from models.tracker.coverage import patch
 from models.tracker.coverage.patch import Matcher
 from models.tracker.files import attachment_paths
 from models.tracker.files.path_suffixes import PathSuffixes
 from models.tracker.files.repository_paths import PathIndex
+from models.tracker.tables import reports
 
 COUNT = 50_000
 MAX_SECONDS = 20
@@ -28,6 +34,7 @@ def test_ends_and_matches_equal_those_of_a_plain_search() -> None:
         found = index.ending_with(wanted)
         assert set(found) <= fitting
         assert len(found) == min(2, len(fitting))
+        assert set(index.ending_with(wanted, len(paths))) == fitting
         parts = wanted.split("/")
         ends = ["/".join(parts[at:]) for at in range(len(parts))]
         assert list(index.ends(wanted)) == [end for end in ends if index.ending_with(end)]
@@ -53,3 +60,17 @@ def test_many_attachments_of_one_name_are_matched_in_linear_time() -> None:
     found = attachment_paths.owners(dict.fromkeys(paths, ""), names)
     assert found == {name: f"{number}/a.png" for number, name in enumerate(names[:1000])}
     assert time.perf_counter() - begun < MAX_SECONDS
+
+
+def test_many_renames_of_files_of_one_name_are_found_in_linear_time(tmp_path: Path, database_url: str | None) -> None:
+    renames = {f"src/{number}/a.py": f"lib/{number}/b.py" for number in range(10_000)}
+    paths = [*(f"/home/ci/{old}" for old in renames), *(f"{number}/a.py" for number in range(100_000)), "a.py"]
+    with records.open_store(tmp_path / "tracker.db", database_url):
+        run = records.create_run(records.create_project("demo"), {})
+        columns = "run_id, base, head, ranges, paths, problem, renames"
+        query = f"INSERT INTO patch ({columns}) VALUES (?, 'b', 'h', '{{}}', '[]', NULL, ?)"  # noqa: S608 (constants)
+        reports.execute_sql(query, (run.id, json.dumps(renames)))
+        begun = time.perf_counter()
+        found = patch.renamed_files(run.id, paths)
+        assert time.perf_counter() - begun < MAX_SECONDS
+    assert found == {f"/home/ci/{old}": f"/home/ci/{new}" for old, new in renames.items()}

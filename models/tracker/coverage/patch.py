@@ -103,12 +103,12 @@ def renamed_files(run_id: int, paths: Iterable[str]) -> dict[str, str]:
     """Of paths in a coverage report of the base, those of files that the diff of a run renames: the new by the old."""
     row = reports.execute_sql("SELECT renames FROM patch WHERE run_id = ?", (run_id,)).fetchone()
     renames: dict[str, str] = json.loads(row[0]) if row and row[0] else {}
-    by_name = defaultdict[str, list[str]](list)
-    for old in renames:
-        by_name[file_name(old)].append(old)
+    index = PathSuffixes.of(renames)
     found = {}
-    for path in paths if renames else ():
-        places = {new for old in by_name[file_name(path)] if (new := _moved(path, old, renames[old])) is not None}
+    for path in dict.fromkeys(paths) if renames else ():
+        named = {end for end in index.ends(path) if end in renames}
+        named.update(index.ending_with(path, len(renames)))
+        places = {new for old in named if (new := _moved(path, old, renames[old])) is not None}
         if len(places) == 1:
             found[path] = places.pop()
     return found

@@ -27,12 +27,12 @@ class PathSuffixes:
         """An index of the paths of files, which are found by themselves."""
         return cls((path, path) for path in paths if not path.endswith("/"))
 
-    def ending_with(self, end: str) -> Sequence[str]:
-        """What is found by paths that are `end` or end with `/` and `end`; at most two of them."""
+    def ending_with(self, end: str, most: int = 2) -> Sequence[str]:
+        """What is found by paths that are `end` or end with `/` and `end`; at most `most` of them."""
         key = _reversed(end)
         low = bisect_left(self._keys, key)
         high = bisect_left(self._keys, f"{key[:-1]}0", low)  # the character after the slash
-        return self._found[low : min(high, low + 2)]
+        return self._found[low : min(high, low + most)]
 
     def ends(self, path: str) -> Iterator[str]:
         """The ends of `path` that some path of the index has, the longest first."""
