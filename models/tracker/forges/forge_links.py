@@ -164,7 +164,10 @@ def pages_of(repo_url: str | None, ci_provider: str | None = None) -> ForgePages
         return None
     kind = "azure" if "/_git/" in f"/{found.path}" else forge_of(found.host, ci_provider)
     if kind == "bitbucket" and found.host != "bitbucket.org":
-        *folders, owner, name = [part for part in found.path.split("/") if part != "scm"]
+        parts = [part for part in found.path.split("/") if part]
+        if parts[-3:-2] == ["scm"]:
+            del parts[-3]
+        *folders, owner, name = parts
         place = f"users/{owner[1:]}" if owner.startswith("~") else f"projects/{owner}"
         path = "/".join([*folders, place, "repos", name])
         return ForgePages("bitbucket-server", evolve(found, path=path).address)
