@@ -128,6 +128,18 @@ def test_pull_requests_are_judged_by_their_newest_commit(server: Server, project
     assert "from fork/r" in page(server, run, "pulls")
 
 
+def test_a_pull_request_is_judged_on_its_own_branch(server: Server, project: str) -> None:
+    facts = {"branch": "topic", "prNumber": "7", "baseBranch": "main"}
+    post(server, project, SHAS[0], "unit", ("junit", junit(1, 1)), **facts)
+    post(server, project, SHAS[0], "ui", **facts)
+    run = post(server, project, SHAS[0], "unit", branch="other")
+    (pull,) = get(server, run, "pulls")["items"]
+    found = get(server, run, "pulls/7")
+    for one in (pull["head"], found["head"], *found["commits"]):
+        assert (one["status"], [flag["passed"] for flag in one["flags"]]) == ("FAILED", [True, False])
+    assert get(server, run, f"commits/{SHAS[0]}")["status"] == "PASSED", "the newest of each flag on any branch"
+
+
 @pytest.mark.parametrize("path", ["commits/0123456789", "commits/none", "pulls/404"])
 def test_an_unknown_commit_or_pull_request_is_404(server: Server, project: str, path: str) -> None:
     run = post(server, project, SHAS[0], "unit")

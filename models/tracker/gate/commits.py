@@ -94,17 +94,18 @@ def listing(
     """The commits of a project, or those with a run on a branch, that with the newest run first."""
     only, only_newer = ("", "") if branch is None else ("AND r.branch = :branch", "AND n.branch = :branch")
     values = {"project": project.id, "branch": branch, "at": after[0], "id": after[1], "most": limit}
-    return _judged(_runs(_COMMITS.format(only, only_newer), values), project, settings, branch, late)
+    newest = _runs(_COMMITS.format(only, only_newer), values)
+    return _judged(newest, project, settings, [branch] * len(newest), late)
 
 
 def pulls(
     project: Project, settings: QualityGate, limit: int, after: Place, late: int | None = None
 ) -> list[JudgedPull]:
-    """The pull requests of a project, that with the newest run first."""
+    """The pull requests of a project, that with the newest run first; each judged on the branch of its commit."""
     values = {"project": project.id, "at": after[0], "id": after[1], "most": limit}
     newest = _runs(_PULLS, values)
     heads = [_head(project, run.pr_number) or run for run in newest]
-    judged = _judged(heads, project, settings, None, late)
+    judged = _judged(heads, project, settings, [head.branch for head in heads], late)
     return [JudgedPull(run, head) for run, head in zip(newest, judged, strict=True)]
 
 
@@ -114,13 +115,14 @@ def commits_of_pull(
     """The commits of a pull request, that with the newest run first."""
     only = ("AND r.pr_number = :number", "AND n.pr_number = :number")
     values = {"project": project.id, "number": number, "at": 2**62, "id": 0, "most": MAX_RUNS}
-    return _judged(_runs(_COMMITS.format(*only), values), project, settings, None, late)
+    newest = _runs(_COMMITS.format(*only), values)
+    return _judged(newest, project, settings, [run.branch for run in newest], late)
 
 
 def of_commit(project: Project, commit: str, settings: QualityGate, late: int | None = None) -> CommitDetail:
     """A commit by its name, or the first 7 digits of it or more. Raises `NotFound`, `Conflict` (several)."""
     found = commit_gate.find(project, commit, None, None)
-    return _detail(found.newest, project, settings, late)
+    return _detail(found.newest, project, settings, None, late)
 
 
 def of_pull(project: Project, number: int, settings: QualityGate, late: int | None = None) -> CommitDetail:
@@ -128,7 +130,7 @@ def of_pull(project: Project, number: int, settings: QualityGate, late: int | No
     head = _head(project, number)
     if head is None:
         raise NotFound(f"{project.name} has no run of the pull request {number}", "PULL_NOT_FOUND")
-    return _detail(head, project, settings, late)
+    return _detail(head, project, settings, head.branch, late)
 
 
 def place(newest: Run) -> Place:
@@ -149,19 +151,26 @@ def _head(project: Project, number: int | None) -> Run | None:
 
 
 def _judged(
-    newest: Sequence[Run], project: Project, settings: QualityGate, branch: str | None, late: int | None
+    newest: Sequence[Run],
+    project: Project,
+    settings: QualityGate,
+    branches: Sequence[str | None],
+    late: int | None,
 ) -> list[JudgedCommit]:
-    """Judges the commits of these runs, the newest of each. The verdicts on single runs are made all at once."""
-    groups = [commit_gate.runs_of_commit(run, branch) for run in newest]
+    """Judges the commits of these runs, the newest of each, on the branch of each, or on all where it is None.
+
+    The verdicts on single runs are made all at once.
+    """
+    groups = [commit_gate.runs_of_commit(run, branch) for run, branch in zip(newest, branches, strict=True)]
     verdicts = quality_gate.verdicts([run for group in groups for run in group], {project.id: project}, settings)
     return [
         JudgedCommit(run, commit_gate.judge(run, project, settings, branch=branch, late=late, verdicts=verdicts))
-        for run in newest
+        for run, branch in zip(newest, branches, strict=True)
     ]
 
 
-def _detail(newest: Run, project: Project, settings: QualityGate, late: int | None) -> CommitDetail:
-    judged = commit_gate.judge(newest, project, settings, late=late)
+def _detail(newest: Run, project: Project, settings: QualityGate, branch: str | None, late: int | None) -> CommitDetail:
+    judged = commit_gate.judge(newest, project, settings, branch=branch, late=late)
     own = [flag for flag in judged.flags if flag.verdict is not None]
     bases = runs_by_id({flag.verdict.baseline_id for flag in own if flag.verdict and flag.verdict.baseline_id})
     flags = []
