@@ -28,6 +28,7 @@ pytest_plugins = ["shared_server"]
 
 API = "/api/v1"
 JUNIT = ("junit", junit(1))
+UNKNOWN = "no line data for 1 changed files"
 ONE_LINE = ("jacoco", jacoco({"A.java": {1: True}}))
 
 
@@ -349,17 +350,21 @@ def test_shards_and_flags_of_a_commit_are_merged(server: Server) -> None:
         ({}, ["diff"], False, "33.3% of 3 changed lines (minimum 80.0%)"),
         ({"min-patch-coverage": 33}, ["diff"], True, "33.3% of 3 changed lines (minimum 33.0%)"),
         ({"min-patch-lines": 10}, ["diff"], True, "3 changed lines, below 10"),
+        ({"min-patch-lines": 10}, ["diff", "unknown"], True, f"3 changed lines, below 10; {UNKNOWN}"),
+        ({"min-patch-lines": 10, "fail-on-missing-coverage": True}, ["diff", "unknown"], False,
+         f"3 changed lines, below 10; {UNKNOWN}"),
         ({}, [], True, "no diff was uploaded"),
         ({"fail-on-missing-coverage": True}, [], False, "no diff was uploaded"),
     ],
-    ids=["too little", "enough", "few lines", "no diff", "silence"],
-)
+    ids=["too little", "enough", "few lines", "few of more", "few of more, strict", "no diff", "silence"],
+)  # fmt: skip
 def test_min_patch_coverage_rule(
     serve: Serve, settings: dict[str, Any], parts: list[str], passed: bool, detail: str
 ) -> None:
     server = serve(tracker={"quality-gate": {"min-patch-coverage": 80, **settings}})
     report = jacoco({"A.java": {1: True, 2: False, 3: False}})
-    sent = [("jacoco", report), ("commit", "c")] + [("diff", ranges({"com/x/A.java": [[1, 9]]}))] * ("diff" in parts)
+    changed = {"com/x/A.java": [[1, 9]]} | ({"com/x/B.java": [[1, 9]]} if "unknown" in parts else {})
+    sent = [("jacoco", report), ("commit", "c")] + [("diff", ranges(changed))] * ("diff" in parts)
     measure(server, "rule", *sent)
     rules = server.get(f"{API}/gate?project=rule&commit=c").json["rules"]
     (rule,) = [rule for rule in rules if rule["name"] == "min-patch-coverage"]

@@ -222,11 +222,12 @@ def patch_rule(limits: Thresholds, covered: int, missed: int, unknown: int, reas
     if not changed:
         is_silence = reason != "no coverable line changed"
         return RuleInfo(PATCH, not (is_silence and limits.fail_on_missing_coverage), reason or NO_DIFF)
+    files = f"; no line data for {unknown} changed files" if unknown else ""
     if changed < limits.min_patch_lines:
-        return RuleInfo(PATCH, True, f"{changed} changed lines, below {limits.min_patch_lines}")
+        detail = f"{changed} changed lines, below {limits.min_patch_lines}{files}"
+        return RuleInfo(PATCH, not (unknown and limits.fail_on_missing_coverage), detail)
     share_covered, minimum = Fraction(100 * covered, changed), decimal(limits.min_patch_coverage or 0.0)
     have, need = _formatted(share_covered, minimum)
-    files = f"; no line data for {unknown} changed files" if unknown else ""
     return RuleInfo(PATCH, share_covered >= minimum, f"{have}% of {changed} changed lines (minimum {need}%){files}")
 
 
