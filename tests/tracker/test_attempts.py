@@ -311,6 +311,8 @@ def test_finish_closes_a_run_that_expects_more_and_does_not_forgive(server: Serv
     assert job(server, project, junit(4), "two", expectedUploads=3, complete="true")["state"] == "INCOMPLETE"
     assert closed(partial=True) == ("COMPLETE", "PASSED", True, f"2 of 3 uploads, {by}")
     job(server, project, junit(5), "three", expectedUploads=3)
+    details = [rule["detail"] for rule in gate(server, project, commit="c1")["rules"]]
+    assert "3 of 3 uploads" in details, "nothing is missing any more"
     assert closed(partial=True) == ("COMPLETE", "PASSED", True, "3 of 3 uploads")
     assert send(server, "POST", f"{API}/runs/finish", body | {"partial": "yes"}).status == 400
 

@@ -337,7 +337,8 @@ def _complete(run: Run, upload: Upload, is_new: bool, is_first: bool) -> None:
         reopens |= is_first or upload.expected_uploads != run.expected_uploads
         _set(run, expected_uploads=upload.expected_uploads)
     state = attempts.state_after(run, upload.complete)
-    if state != run.state and (reopens or state == "COMPLETE" or upload.complete):
+    changes = state != run.state and (reopens or state == "COMPLETE" or upload.complete)
+    if changes or (state == "COMPLETE" and run.partial_by is not None):
         _set(run, state=state, partial_by=None)
 
 
