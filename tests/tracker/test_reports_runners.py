@@ -51,6 +51,10 @@ def test_a_method_of_testng_counts_once_for_each_row_and_not_for_its_retries() -
     assert (cases[3].flaky, cases[3].reruns) == (True, 1)
     only_counts = '<testng-results total="5" passed="3" failed="2" skipped="0"/>'
     assert totals_of(read_test_report(only_counts)[0]) == (5, 2, 0, 0, 0)
+    for length, wanted in (("12", 12), ("²", None), ("", None)):
+        method = f'<test-method name="a" status="PASS" duration-ms="{length}"/>'
+        document = f"<testng-results><suite><test><class name='A'>{method}</class></test></suite></testng-results>"
+        assert only_case(read_test_report(document)[1]).duration_ms == wanted
 
 
 def test_the_fields_of_an_allure_result() -> None:

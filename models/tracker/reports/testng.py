@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from models.tracker.reports.base import Case, Limits
-from models.tracker.reports.json_stream import number
 from models.tracker.reports.junit import SuiteReader
 from models.tracker.reports.text_cleaning import bounded_ms, count
 from models.tracker.reports.totals import CaseBuilder, DeclaredCounts, Severity
@@ -70,7 +69,7 @@ class TestNG(SuiteReader):
 
     def _method(self, method: Item) -> None:
         get = method.get
-        length = number(float(milliseconds)) if (milliseconds := get("@duration-ms", "")).isdigit() else None
+        length = count(get("@duration-ms"))
         builder = CaseBuilder(self._class, get("@name"), None if length is None else bounded_ms(length))
         severity = _RESULTS.get(get("@status", "").upper(), Severity.ERROR)
         is_configuration = get("@is-config", "").lower() == "true"
