@@ -237,6 +237,8 @@ def test_the_lines_of_simplecov_are_united_over_its_commands() -> None:
     report, found = read_coverage_report(SIMPLECOV_JSON)
     assert (report.format, found["/src/lib/shop.rb"].lines) == ("SimpleCov", {1: True, 2: False})
     assert (report.branch_covered, report.branch_missed) == (1, 1)
+    arrays = '{"RSpec": {"coverage": {"/a.rb": [1, null, 0]}}, "Minitest": {"coverage": {"/a.rb": [0, null, 1]}}}'
+    assert read_coverage_report(arrays)[1]["/a.rb"].lines == {1: True, 3: True}, "before SimpleCov 0.18"
     old = '{"timestamp": 1, "files": [{"filename": "/a.rb", "covered_percent": 50, "coverage": [1, null, 0]}]}'
     assert read_coverage_report(old)[1]["/a.rb"].lines == {1: True, 3: False}
 

@@ -43,6 +43,8 @@ class SimpleCov:
                 self._is_simplecov = True
                 if len(inside) > 1:
                     self._file(inside[1], inside[2:], value)
+                else:
+                    self._close_file()  # the next command may begin with the same file
             elif place[:2] == ("meta", "simplecov_version"):
                 self._is_simplecov = True
         self._close_file()
