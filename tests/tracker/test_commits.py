@@ -128,6 +128,18 @@ def test_pull_requests_are_judged_by_their_newest_commit(server: Server, project
     assert "from fork/r" in page(server, run, "pulls")
 
 
+def test_the_changed_files_with_the_most_missed_lines_come_first(server: Server, project: str) -> None:
+    lines = {f"A{number:03}.java": {1: True} for number in range(105)} | {"Z.java": {1: False, 2: False}}
+    files = ",".join(f'"com/x/{name}":[[1,2]]' for name in lines)
+    diff = ("diff", f'{{"base":"{SHAS[1]}","head":"{SHAS[0]}","files":{{{files}}}}}')
+    run = post(server, project, SHAS[0], "unit", ("junit", junit(1)), ("jacoco", jacoco(lines)), diff)
+    found = get(server, run, f"commits/{SHAS[0]}")["patch"]
+    assert (found["fileCount"], len(found["files"]), found["files"][0]["path"]) == (106, 100, "com/x/Z.java")
+    shown = page(server, run, f"commits/{SHAS[0]}")
+    assert "those with the most missed lines first: 100 of 106" in shown
+    assert "com/x/Z.java" in shown
+
+
 def test_a_pull_request_is_judged_on_its_own_branch(server: Server, project: str) -> None:
     facts = {"branch": "topic", "prNumber": "7", "baseBranch": "main"}
     post(server, project, SHAS[0], "unit", ("junit", junit(1, 1)), **facts)

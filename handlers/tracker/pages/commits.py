@@ -76,7 +76,10 @@ class FlagChanges:
 
 @http_message
 class CommitPatch:
-    """The coverage of the lines that a commit changes, by all of its flags; the first 100 files."""
+    """The coverage of the lines that a commit changes, by all of its flags.
+
+    `files`: the 100 of `fileCount` with the most missed lines.
+    """
 
     base_commit: str | None
     head_commit: str | None
@@ -176,7 +179,7 @@ def commit_detail(found: CommitDetail, pages: ForgePages | None) -> CommitInDeta
             pct=percent(patch.covered, patch.missed),
             unknown_files=patch.unknown,
             file_count=len(patch.files),
-            files=patch.files[:MAX_PATCH_FILES],
+            files=sorted(patch.files, key=lambda file: (-file.missed, file.path))[:MAX_PATCH_FILES],
         ),
         runs=[serializers.run_info(run) for run in found.runs],
     )
