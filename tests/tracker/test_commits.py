@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import records
@@ -150,6 +151,14 @@ def test_a_pull_request_is_judged_on_its_own_branch(server: Server, project: str
     for one in (pull["head"], found["head"], *found["commits"]):
         assert (one["status"], [flag["passed"] for flag in one["flags"]]) == ("FAILED", [True, False])
     assert get(server, run, f"commits/{SHAS[0]}")["status"] == "PASSED", "the newest of each flag on any branch"
+
+
+@pytest.mark.parametrize("commit", ["a%2Fb", "a%b", "a b"])
+def test_the_page_of_a_commit_of_any_name(server: Server, project: str, commit: str) -> None:
+    run = post(server, project, commit, "unit")
+    quoted = quote(commit, safe="")
+    assert get(server, run, f"commits/{quoted}")["commit"] == commit
+    assert "Commit <code>" in page(server, run, f"commits/{quoted}")
 
 
 @pytest.mark.parametrize("path", ["commits/0123456789", "commits/none", "pulls/404"])

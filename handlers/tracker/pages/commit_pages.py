@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import unquote
 
 from handlers.routing import Route
 from handlers.tracker.pages import commits as api
@@ -55,11 +54,11 @@ class CommitPage(ReadPage):
     """A commit with all of its flags."""
 
     async def get(self, id: str, sha: str) -> None:
-        settings, late, commit = self.config.tracker.quality_gate, api.late_of(self), unquote(sha)
+        settings, late = self.config.tracker.quality_gate, api.late_of(self)
 
         def values() -> dict[str, Any]:
             project = visibility.project(self.caller.user, id)
-            found = commits.of_commit(project, commit, settings, late)
+            found = commits.of_commit(project, sha, settings, late)
             shown = api.commit_detail(found, api.pages_of(self, project, found.commit.newest))
             return {
                 "project": project, "found": shown, "pull": None, "covered_by": covered_by(shown),
