@@ -1,4 +1,4 @@
-"""The events of runs: the verdict on the newest run of a branch and a flag, once it is complete. For worker threads."""
+"""The events of runs: the verdict on the commit of the newest run of a branch and a flag. For worker threads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from models.config.settings import QualityGate
 from models.outbound.events import Event, of_run
-from models.tracker.gate import quality_gate
+from models.tracker.gate import commit_gate, quality_gate
 from models.tracker.queries import runs_by_id
 from models.tracker.tables import Project, Run, reports
 
@@ -24,13 +24,17 @@ def complete(ids: Sequence[int]) -> list[int]:
     return [id for id in ids if id not in pending]
 
 
-def judge(id: int, settings: QualityGate, now: int) -> list[Event]:
-    """The events of a run that is complete; none if it, or its project, was deleted."""
+def judge(id: int, settings: QualityGate, now: int, late: int | None = None) -> list[Event] | None:
+    """The events of the commit of a complete run; none if the run, or its project, was deleted.
+
+    None: the commit waits for a required flag, and the run is awaited on. A commit whose last upload was not after
+    `late` waits no more.
+    """
     run = runs_by_id([id]).get(id)
     if run is None or run.superseded_by is not None or run.head_repo is not None or not _is_newest(run):
         return []
     project = Project.get_or_none(Project.id == run.project_id)
-    return [] if project is None else _events(run, project, settings, now)
+    return [] if project is None else _events(run, project, settings, now, late)
 
 
 def _is_newest(run: Run) -> bool:
@@ -39,7 +43,8 @@ def _is_newest(run: Run) -> bool:
     return row is not None and int(row[0]) == run.id
 
 
-def _events(run: Run, project: Project, settings: QualityGate, now: int) -> list[Event]:
+def _events(run: Run, project: Project, settings: QualityGate, now: int, late: int | None) -> list[Event] | None:
+    """The events of a run; None where its commit waits for a required flag."""
     limits = quality_gate.thresholds(project, settings)
     facts = {
         "id": run.id,
@@ -53,7 +58,10 @@ def _events(run: Run, project: Project, settings: QualityGate, now: int) -> list
     place = f"{project.name}, {run.branch or 'no branch'}" + (f", {run.flag}" if run.flag != "default" else "")
     if run.state == "INCOMPLETE":
         return [of_run("run.incomplete", facts, now, f"{place}: the run is incomplete, uploads are missing")]
-    verdict = quality_gate.verdict(run, project, settings)
+    judged = commit_gate.of_run(run, project, settings, late)
+    if judged.is_waiting:
+        return None
+    verdict = judged.verdict
     if verdict.passed:
         return [of_run("gate.passed", facts, now, f"{place}: gate passed, {run.passed} tests passed")]
     failed = [rule for rule in verdict.rules if not rule.passed]

@@ -204,5 +204,7 @@ class Follower:
 
     def _judge(self, id: int) -> None:
         now, gate = self._clock.now(), self._config.tracker.quality_gate
-        found = reports.run_with_timeout(lambda: run_verdicts.judge(id, gate, now), MAX_QUERY_SECONDS)
-        following.judged(id, found, self._rules, now)
+        late = now - round(self._config.tracker.runs.incomplete_after * _MICROSECONDS)
+        found = reports.run_with_timeout(lambda: run_verdicts.judge(id, gate, now, late), MAX_QUERY_SECONDS)
+        if found is not None:
+            following.judged(id, found, self._rules, now)
