@@ -44,6 +44,16 @@ def quarantine(project: Project, class_name: str, name: str) -> None:
     flaky.set_triage(project.id, class_name, name, Triage.QUARANTINED, None, 1, NOW)
 
 
+def test_a_commit_with_more_flags_than_are_judged_fails(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_gate, "MAX_FLAGS", 2)
+    runs = [records.create_run(project, TEN, commit_sha="1", flag=flag) for flag in ("a", "b")]
+    assert judged_commit(runs[0]).verdict.passed
+    records.create_run(project, {"c.A t": FAILED}, commit_sha="1", flag="d")
+    for last in (runs[0], records.create_run(project, TEN, commit_sha="1", flag="c")):
+        rules = [rule for rule in judged_commit(last).verdict.rules if rule.name == "complete-run"]
+        assert rules == [RuleInfo("complete-run", False, "the commit has more than 2 flags, which are not all judged")]
+
+
 # required-flags
 
 

@@ -20,6 +20,8 @@ from models.tracker.queries import runs_by_id
 from models.tracker.tables import Project, Run, reports
 
 MAX_FLAGS = 100
+"""Flags of a commit that are judged; with more, the rule `complete-run` fails."""
+
 _SECOND = 1_000_000
 
 _PREFIX = re.compile("[0-9a-f]{7,}")
@@ -187,6 +189,9 @@ def judge(
     missing = _missing_flags(newest, limits, branch) if aggregate else []
     is_waiting = bool(missing) and (late is None or max(run.updated_at for run in runs) > late)
     required = [required_rule(missing, is_waiting)] if aggregate and limits.required_flags else []
+    if limits.aggregate_flags and len(runs) > MAX_FLAGS:
+        detail = f"the commit has more than {MAX_FLAGS} flags, which are not all judged"
+        required.append(RuleInfo("complete-run", False, detail))
     carried = _carried(newest, project, limits, {run.flag for run in runs}) if aggregate else []
     covered = _coverage([*runs, *carried])
     if not aggregate or not limits.aggregate_flags:
@@ -274,10 +279,13 @@ def required_rule(missing: Sequence[str], is_waiting: bool) -> RuleInfo:
 
 
 def runs_of_commit(newest: Run, branch: str | None) -> list[Run]:
-    """The newest run of each flag of the commit, by flag, with `newest` for its own flag."""
+    """The newest run of each flag of the commit, by flag, with `newest` for its own flag.
+
+    More than `MAX_FLAGS` only show that there are more.
+    """
     if newest.commit_sha is None:
         return [newest]
-    values = {"project": newest.project_id, "commit": newest.commit_sha, "branch": branch, "most": MAX_FLAGS}
+    values = {"project": newest.project_id, "commit": newest.commit_sha, "branch": branch, "most": MAX_FLAGS + 1}
     only = _ON_BRANCH if branch is not None else ""
     ids = [row[0] for row in reports.execute_sql(_NEWEST_OF_FLAGS.format(only=only), values)]
     runs = runs_by_id({*ids, newest.id})
