@@ -31,8 +31,8 @@ from models.errors import NotFound
 from models.inputs import free_text, query, read
 from models.json_format import http_message
 from models.tracker import queries, visibility
-from models.tracker.coverage import coverage_tree, patch
 from models.tracker.coverage import file_coverage as coverage
+from models.tracker.coverage import patch
 from models.tracker.coverage.diff import MAX_DIFF_FILES
 from models.tracker.failures import first_failures, flaky, triage
 from models.tracker.failures import run_failures as failures
@@ -54,7 +54,6 @@ _DEFAULT_RUNS = 20
 _FAILURES_PER_PAGE = 25
 _MAX_RESULTS = 100
 _MAX_FILES = 10
-_MAP_SIZE = (1200, 280)
 _CHARACTER_WIDTH = 7.5
 _MAX_TITLE = 160
 _UNITS = (("MB", 1_000_000), ("kB", 1000))
@@ -354,8 +353,6 @@ class RunPage(ReadPage):
             "before": before,
             "after": after,
             "max_files": _MAX_FILES,
-            **coverage_tree_of(run, baseline, query.get("folder", "")),
-            "has_folder": bool(query.get("folder")),
             "perf": perf.compared(run.id, perf.baselines(run.id, self.thresholds(project).base_branch)),
             "report_warnings": queries.report_warnings(run.id),
             "drops": test_drop.warnings(run.id, verdict.baseline_id, attempts.is_waiting(run)),
@@ -426,16 +423,6 @@ def patch_of(run: Run) -> PatchInfo | None:
     if run.patch_covered is None:
         return None
     return serializers.patch_info(run, patch.coverage([run.id]), None, MAX_DIFF_FILES)
-
-
-def coverage_tree_of(run: Run, baseline: Run | None, folder: str) -> dict[str, Any]:
-    """One level of the folders of a run's coverage, with its treemap."""
-    files = coverage_tree.files_of(run) if run.line_covered is not None else {}
-    before = coverage_tree.files_before(baseline, run, files) if baseline and files else {}
-    tree = coverage_tree.level(files, folder, before)
-    if not folder and len(tree.entries) == 1 and tree.entries[0].is_folder:
-        tree = coverage_tree.level(files, tree.entries[0].path, before)
-    return {"tree": tree, "tiles": coverage_tree.treemap(tree.entries, *_MAP_SIZE), "map_size": _MAP_SIZE}
 
 
 routes: list[Route] = [
