@@ -76,7 +76,7 @@ def create_run(
     values = {"branch": "main", "flag": "default", "uploads": 1, "status": status, **sums, **lines, **facts}
     made: Run = Run.create(project=project, created_at=at, updated_at=at, **values)
     report = Report.create(
-        run=made, kind="junit", hash=secrets.token_hex(8), name="a.xml", format="junit", created_at=at, **sums
+        run=made, kind="junit", hash=secrets.token_hex(8), name="a.xml", format="junit", created_at=at, **sums, **lines
     )
     suite = Suite.create(
         report=report, run_id=made.id, name="suite", tests=len(tests), failed=counts[FAILED], errors=counts[ERROR],

@@ -41,7 +41,7 @@ _SHARED = f"""
     CROSS JOIN report r ON r.id = c.report_id AND r.module IS shared.module
     ORDER BY c.path, r.module"""  # noqa: S608 (constants)
 _REPORTED = """
-    SELECT count(*), sum(line_covered), sum(line_missed) FROM report
+    SELECT sum(line_covered), sum(line_missed) FROM report
     WHERE run_id IN (SELECT value FROM json_each(?)) AND line_covered IS NOT NULL"""
 
 
@@ -161,8 +161,6 @@ def united(runs: Iterable[Run]) -> tuple[int, int] | None:
     if len(measured) < 2:
         return next(((run.line_covered, run.line_missed or 0) for run in measured.values()), None)
     ids = json.dumps(list(measured))
-    _, covered, missed = reports.execute_sql(_REPORTED, (ids,)).fetchone()
-    if covered is None:  # the reports of these runs are not kept by report
-        covered, missed = (sum(getattr(run, name) or 0 for run in measured.values()) for name in COUNTS[:2])
+    covered, missed = reports.execute_sql(_REPORTED, (ids,)).fetchone()
     excess = counted_twice(list(measured))
     return max(0, int(covered) - excess[0]), max(0, int(missed) - excess[1])
