@@ -218,7 +218,7 @@ def _upload(arguments: argparse.Namespace) -> int:
     verdict = _verdict(server, run["runId"], arguments.gate) if waits or arguments.gate else None
     status = verdict["status"] if verdict else run["gateStatus"]
     if arguments.summary is not None:
-        _write_summary(server, run, status, arguments.summary)
+        _write_summary(server, run, verdict, arguments.summary)
     if verdict is None:
         return PASSED
     for line in _rules(verdict["rules"]):
@@ -269,15 +269,16 @@ def _codeowners_parts(source: str) -> dict[str, str]:
     return parts
 
 
-def _write_summary(server: Server, run: Mapping[str, Any], status: str, file: Path) -> None:
+def _write_summary(server: Server, run: Mapping[str, Any], verdict: Mapping[str, Any] | None, file: Path) -> None:
     """Appends a summary to a file, else prints it. A token of scope INGEST gets one without the details."""
     detail: Mapping[str, Any] | None = None
     try:
+        verdict = verdict or _verdict(server, run["runId"], None)
         detail = server.get(f"/api/v1/runs/{run['runId']}")
     except UploadError as error:
         if error.exit_code != REFUSED:
             raise
-    text = summary(run, detail, status, server.base)
+    text = summary(run, detail, verdict, server.base)
     target = os.environ.get("GITHUB_STEP_SUMMARY", "") if file == Path() else str(file)
     if not target:
         _print(text)

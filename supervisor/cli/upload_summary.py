@@ -15,19 +15,20 @@ _MAX_FAILURES = 10
 _MAX_TEXT_CHARACTERS = 200
 
 
-def summary(run: Mapping[str, Any], detail: Mapping[str, Any] | None, status: str, base: str) -> str:
-    """A summary of the answer to an upload and of `GET /runs/{id}`, where the token may read it."""
-    verdict = "passed" if status == "PASSED" else "failed"
-    lines = [f"### Gate {verdict}: {code_span(run['project'])}", ""]
+def summary(
+    run: Mapping[str, Any], detail: Mapping[str, Any] | None, verdict: Mapping[str, Any] | None, base: str
+) -> str:
+    """A summary of the answer to an upload, and of `GET /runs/{id}` and a verdict, where the token may read them."""
+    status = verdict["status"] if verdict else run["gateStatus"]
+    lines = [f"### Gate {'passed' if status == 'PASSED' else 'failed'}: {code_span(run['project'])}", ""]
     info = detail["run"] if detail else run
     lines.append(_totals_line(info, info.get("total", info.get("tests", 0))))
+    delta = detail["gate"]["coverageDelta"] if detail else None
+    lines += _coverage_lines(info, None if delta is None else float(delta))
+    if verdict:
+        lines += _rule_lines(verdict["rules"])
     if detail:
-        delta = detail["gate"]["coverageDelta"]
-        lines += _coverage_lines(info, None if delta is None else float(delta))
-        lines += _rule_lines(detail["gate"]["rules"])
         lines += _failure_lines(detail["failures"], detail["failureCount"])
-    else:
-        lines += _coverage_lines(info, None)
     lines += ["", f"[Run {run['runId']}]({base}{run['runPath']})" + _commit_text(info.get("commit"))]
     return "\n".join(lines)
 
@@ -58,8 +59,10 @@ def _rounded_down(value: float) -> str:
 def _rule_lines(rules: Sequence[Mapping[str, Any]]) -> list[str]:
     if not rules:
         return []
+    has_flags = len({rule["flag"] for rule in rules if rule["flag"]}) > 1
     rows = [
-        f"| {rule['name']} | {'passed' if rule['passed'] else '**failed**'} | {_cell(rule['detail'])} |"
+        f"| {rule['name']}{' (' + _cell(rule['flag']) + ')' if has_flags and rule['flag'] else ''}"
+        f" | {'passed' if rule['passed'] else '**failed**'} | {_cell(rule['detail'])} |"
         for rule in rules
     ]
     return ["", "| Rule | Verdict | Reason |", "|---|---|---|", *rows]

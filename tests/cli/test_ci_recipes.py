@@ -158,17 +158,27 @@ def test_a_summary_names_new_failures_and_cuts_them() -> None:
         "runId": 7, "runPath": "/runs/7", "project": "shop", "passed": 1, "failed": 12, "errors": 0, "skipped": 1,
         "commit": "abc", "lineCoveragePct": 84.3, "patchCoveragePct": 91.7,
     }  # fmt: skip
-    rule = {"name": "new-failures", "passed": False, "detail": "12 | A"}
+    rule = {"name": "new-failures", "passed": False, "detail": "12 | A", "flag": None}
     detail = {
-        "run": {**run, "total": 14}, "gate": {"coverageDelta": 1.2, "rules": [rule]}, "failures": [failure] * 12,
+        "run": {**run, "total": 14}, "gate": {"coverageDelta": 1.2, "rules": []}, "failures": [failure] * 12,
         "failureCount": 12,
     }  # fmt: skip
-    text = summary(run, detail, "FAILED", "https://ci.example")
+    text = summary(run, detail, {"status": "FAILED", "rules": [rule]}, "https://ci.example")
     assert "Coverage 84.3% (+1.2); changed lines 91.7%" in text
     assert "| new-failures | **failed** | `12 \u00a6 A` |" in text
     assert text.count("- `A b`: `x | y`, failing since `0123456`") == 10
     assert "- and 2 more" in text
     assert text.endswith("[Run 7](https://ci.example/runs/7), commit `abc`")
+
+
+def test_a_summary_has_the_rules_of_all_flags_of_the_commit(server: Server, folder: Path) -> None:
+    (folder / "TEST-bad.xml").write_text("<testsuite name='s'><testcase name='x'><failure/></testcase></testsuite>")
+    known = ("--project", "flags", "--commit", "c1", "--branch", "main")
+    assert run_upload(folder, server, *known, "--flag", "ui", "--junit", "TEST-bad.xml").returncode == 0
+    text = run_upload(folder, server, *known, "--flag", "unit", "--junit", "TEST-good.xml", "--summary").stdout
+    assert "### Gate failed: `flags`" in text
+    assert "| new-failures (`ui`) | **failed** |" in text
+    assert "| new-failures (`unit`) | passed |" in text
 
 
 def test_a_summary_goes_to_a_file_or_to_standard_output(server: Server, folder: Path) -> None:
