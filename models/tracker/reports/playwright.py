@@ -94,7 +94,7 @@ class Playwright:
         elif place == _TEST:
             if value is OPENED:
                 self._test, self._results, self._milliseconds = {}, 0, 0.0
-                self._failure, self._outputs, self._attachments = {}, {}, []
+                self._result, self._failure, self._outputs, self._attachments = {}, {}, {}, []
             elif value is CLOSED:
                 self._add_test()
         elif place[2:4] == _RESULT:
