@@ -80,7 +80,7 @@ PULL_REQUESTS: dict[str, Variables] = {
     "google-cloud-build": {"_PR_NUMBER": "3", "_HEAD_BRANCH": "main", "_BASE_BRANCH": "main", "REPO_FULL_NAME": "o/r",
                            "_HEAD_REPO_URL": "https://h/me/r"},
 }  # fmt: skip
-"""What a pull request adds to that, whose source is `main`: of a fork, where the system tells it."""
+"""What a pull request adds to that, whose source is `main`: of a fork, where the system reports it."""
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ class Attempt:
 def register(run: Run, job_key: str | None, job_instance: str | None, attempt: int, now: int) -> tuple[int, bool]:
     """Records that an upload of a job came. Returns its id, and whether it is the first of this job and attempt.
 
-    Uploads that name neither a job nor an instance are told apart by their staged reports.
+    Uploads that name neither a job nor an instance are distinguished by their staged reports.
     """
     if job_key is None and job_instance is None:
         job_instance = _content_of_staged()
