@@ -440,3 +440,5 @@ STEPS.append(
 
 STEPS.append(["ALTER TABLE patch ADD COLUMN renames TEXT"])
 """The new paths of renamed files by their old ones, as JSON."""
+
+STEPS.append(["CREATE INDEX project_by_creator ON project (created_from, created_at) WHERE created_from IS NOT NULL"])

@@ -146,14 +146,17 @@ class Ingest:
                 self._unremoved.discard(path)
 
     async def check(self, user: User | None, project: str, address: str | None) -> None:
-        """Before an upload is parsed. Raises `Unauthenticated` or `Denied` (`runs.check_post`), `Unavailable`."""
+        """Before an upload is parsed. Raises `Unauthenticated` or `Denied` (`runs.check_post`), `Unavailable`.
+
+        That of an anonymous caller counts projects, and is not for the loop.
+        """
         limits, now = self._settings.tracker.limits, self._clock.now()
         creator = None if address is None else Creator(address, limits, now)
         if len(self._under_way) >= MAX_QUEUED_UPLOADS:
             raise Unavailable("too many uploads are waiting to be parsed")
         try:
-            if reports.is_local:
-                runs.check_post(user, project, creator)
+            if reports.is_local and creator is None:
+                runs.check_post(user, project)
             else:
                 await asyncio.to_thread(
                     reports.run_with_timeout, lambda: runs.check_post(user, project, creator), _CHECK_SECONDS
