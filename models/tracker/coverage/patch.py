@@ -151,8 +151,7 @@ def coverage(run_ids: Collection[int]) -> PatchCoverage:
 def store_extensions(project_id: int, now: int) -> None:
     """Keeps the extensions of the files that the staged coverage has."""
     found = {_extension(path) for (path,) in reports.execute_sql(_STAGED_PATHS)}
-    for extension in sorted(found)[:_MAX_EXTENSIONS]:
-        reports.execute_sql(_SEEN, (project_id, extension, now))
+    reports.write_many(_SEEN, [(project_id, extension, now) for extension in sorted(found)[:_MAX_EXTENSIONS]])
 
 
 def _extensions_of_project(run_ids: Collection[int]) -> set[str]:

@@ -24,6 +24,7 @@ from models.tracker.files import attachments, sources
 from models.tracker.files.attachment_files import AttachmentFolder, StagedFile
 from models.tracker.forges import owners
 from models.tracker.gate import baseline, commit_gate, quality_gate, test_drop
+from models.tracker.gate.commit_gate import CommitVerdict
 from models.tracker.gate.quality_gate import Verdict
 from models.tracker.open_projects import Creator
 from models.tracker.reports.perf_points import FIGURES
@@ -194,11 +195,20 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
             warnings = [*warnings, *attached.missing, *more]
         if ignored := sources.add(run, project, settings.source):
             warnings = [*warnings, ignored]
-        base = baseline.of_runs([run.id], settings.quality_gate.base_branch).get(run.id)
-        warnings = [*warnings, *test_drop.warnings(run.id, base.run_id if base else None, attempts.is_waiting(run))]
-        verdict = commit_gate.of_run(run, project, settings.quality_gate).verdict
-        update = run_events.record(run, project, verdict.passed, keep)
-        return Stored(run, project, verdict, update, warnings, unused)
+        judged = commit_gate.of_run(run, project, settings.quality_gate)
+        base = _baseline(run, judged, settings)
+        warnings = [*warnings, *test_drop.warnings(run.id, base, attempts.is_waiting(run))]
+        update = run_events.record(run, project, judged.verdict.passed, keep)
+        return Stored(run, project, judged.verdict, update, warnings, unused)
+
+
+def _baseline(run: Run, judged: CommitVerdict, settings: Tracker) -> int | None:
+    """The baseline of a run, whose commit was judged: by its own verdict, which a later run of its flag replaces."""
+    own = next((flag.verdict for flag in judged.flags if flag.run.id == run.id and flag.verdict is not None), None)
+    if own is not None:
+        return own.baseline_id
+    base = baseline.of_runs([run.id], settings.quality_gate.base_branch).get(run.id)
+    return base.run_id if base else None
 
 
 def _creator(upload: Upload, settings: Tracker, now: int) -> Creator | None:
