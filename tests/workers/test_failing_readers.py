@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,23 @@ import pytest
 from attrs import evolve
 from conftest import wait_for
 from records import open_store
+from tornado.httputil import HTTPHeaders
 from uploads import junit
 
-from models.config.settings import Config, WorkerProcesses
+from models.charts.repositories import staged_index
+from models.charts.repositories import stored as catalogued
+from models.charts.repositories.stored import Chart, ChartVersion, Repository, Source, catalogue
+from models.config.settings import ChartSecurity, Config, Fetch, WorkerProcesses
 from models.errors import Failed, Problem, TimedOut, TooLarge
 from models.tracker.reports.upload_folder import Received
 from models.tracker.runs.store import Stored, Upload
 from models.tracker.tables import Project, Run
+from supervisor.charts.fetcher import Fetcher
+from supervisor.charts.repositories import Repositories
+from supervisor.charts.workers import Workers
 from supervisor.children.child import Children
 from supervisor.clock import Clock
+from supervisor.http.client import Request, Response
 from supervisor.tracker import ingest
 from supervisor.tracker.attachments import Attachments
 from supervisor.tracker.disk_space import DiskSpace
@@ -85,3 +95,73 @@ def test_a_failing_reader_loses_its_upload_only(fault: str, tmp_path: Path, monk
     asyncio.run(work())
     assert [project.name for project in Project.select().order_by(Project.id)] == ["before", "after"]
     assert Run.select().count() == 2
+
+
+INDEX = "apiVersion: v1\nentries: {shop: [{version: 1.0.0, urls: [a.tgz]}]}\n"
+STAGED_FAULTS = {
+    "view": "DROP TABLE listing; CREATE VIEW listing AS SELECT x'5b5d' AS charts",
+    "trigger": "CREATE TRIGGER t AFTER INSERT ON charts BEGIN DELETE FROM listing; END",
+    "no listing": "DELETE FROM listing",
+    "null listing": "UPDATE listing SET charts = NULL",
+    "chart of another repository": "INSERT INTO charts VALUES (-1, 'evil', x'5b5d')",
+    "chart without a name": "UPDATE charts SET name = NULL",
+    "chart with a huge number": "UPDATE charts SET id = 9223372036854775800",
+    "version without a URL": "UPDATE versions SET url = NULL",
+}
+
+
+class OneIndex(Fetcher):
+    """Has the same index at each URL."""
+
+    async def fetch(self, request: Request) -> Response:
+        assert request.into is not None
+        request.into.write_text(INDEX)
+        return Response(request.url, 200, HTTPHeaders(), b"", len(INDEX), "")
+
+
+@pytest.fixture
+def repositories(tmp_path: Path) -> Iterator[Repositories]:
+    catalogue.open(tmp_path / "charts.db")
+    try:
+        yield Repositories(OneIndex(Fetch(), ChartSecurity()), Clock(), Workers())
+    finally:
+        catalogue.close()
+
+
+def staged_by(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each index is staged, then its staged file is changed."""
+    stage = staged_index.stage
+
+    def stage_and_change(file: Path, rows: Path, repository: str | None) -> None:
+        stage(file, rows, repository)
+        with contextlib.closing(sqlite3.connect(rows)) as store:
+            store.executescript(statement)
+
+    monkeypatch.setattr(staged_index, "stage", stage_and_change)
+
+
+@pytest.mark.parametrize("fault", STAGED_FAULTS)
+def test_an_index_that_is_staged_with_a_fault_is_not_stored(
+    fault: str,
+    tmp_path: Path,
+    repositories: Repositories,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asyncio.run(repositories.add(Source("first", "https://first"), tmp_path))
+    staged_by(STAGED_FAULTS[fault], monkeypatch)
+    with pytest.raises(Failed, match="could not be stored: an error in the server"):
+        asyncio.run(repositories.add(Source("second", "https://second"), tmp_path))
+    assert "its staged rows are not valid" in caplog.text
+    assert [source.name for source in catalogued.all_named()] == ["first"]
+    assert [row.name for row in Chart.select()] == ["shop"]
+
+
+def test_a_staged_index_writes_no_version_of_another_repository(
+    tmp_path: Path, repositories: Repositories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(repositories.add(Source("first", "https://first"), tmp_path))
+    staged_by("INSERT INTO versions VALUES (-1, '99.0.0', 0, 'https://evil/a.tgz', '', '')", monkeypatch)
+    asyncio.run(repositories.add(Source("second", "https://second"), tmp_path))
+    query = ChartVersion.select(Repository.name, ChartVersion.version).join(Chart).join(Repository)
+    assert set(query.tuples()) == {("first", "1.0.0"), ("second", "1.0.0")}

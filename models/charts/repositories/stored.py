@@ -17,7 +17,7 @@ from attrs import asdict, evolve, field, frozen
 from models.charts.repositories import semver, staged_index
 from models.errors import NotFound
 from models.storage.sqlite import SqliteStore
-from models.storage.staged_file import check_file
+from models.storage.staged_file import BadStaging, check_file
 
 catalogue = SqliteStore(
     [
@@ -282,13 +282,21 @@ def replace(source: Source, rows: Path) -> None:
     try:
         with catalogue.atomic():
             _copy(source)
+    except peewee.IntegrityError as error:
+        raise BadStaging(str(error)) from None
     finally:
         catalogue.execute_sql("DETACH DATABASE staged")
 
 
 def _copy(source: Source) -> None:
-    (whole,) = catalogue.execute_sql("SELECT CAST(charts AS BLOB) FROM staged.listing").fetchone()
-    id = _put(source, bytes(whole))
+    """Copies the rows of the staged file, each as its column's type; a version belongs to a chart of the same file."""
+    listings = catalogue.execute_sql("SELECT CAST(charts AS BLOB) FROM staged.listing WHERE charts IS NOT NULL")
+    if (row := listings.fetchone()) is None:
+        raise BadStaging("it has no listing")
+    ids = catalogue.execute_sql("SELECT 1 FROM staged.charts WHERE id NOT BETWEEN 0 AND ?", (staged_index.MAX_BYTES,))
+    if ids.fetchone() is not None:
+        raise BadStaging("a chart has a number that none is given")
+    id = _put(source, bytes(row[0]))
     Chart.delete().where(Chart.repository == id).execute()
     first = (Chart.select(peewee.fn.MAX(Chart.id)).scalar() or 0) + 1
     catalogue.execute_sql(
@@ -298,7 +306,9 @@ def _copy(source: Source) -> None:
     )
     catalogue.execute_sql(
         "INSERT INTO version (chart_id, version, rank, url, digest, keywords)"
-        " SELECT ? + chart, version, rank, url, digest, keywords FROM staged.versions ORDER BY chart, version",
+        " SELECT ? + c.id, CAST(v.version AS TEXT), CAST(v.rank AS INTEGER), CAST(v.url AS TEXT),"
+        " CAST(v.digest AS TEXT), CAST(v.keywords AS TEXT)"
+        " FROM staged.versions v JOIN staged.charts c ON c.id = v.chart ORDER BY v.chart, v.version",
         (first,),
     )
 
