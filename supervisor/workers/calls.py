@@ -83,23 +83,17 @@ class _Pieces:
                 return self._moved(TEXT, [value.encode("utf-8", "surrogatepass")])
             return value, len(json.dumps(value))
         if isinstance(value, list):
-            return self._container(LIST, value, [self.small(item) for item in value])
+            return self._container(LIST, [self.small(item) for item in value])
         if isinstance(value, dict):
-            names = [json.dumps(name) for name in value]
-            sized = [self.small(item) for item in value.values()]
-            pairs = [
-                ([name, item], len(text) + size) for name, text, (item, size) in zip(value, names, sized, strict=True)
-            ]
-            return self._container(OBJECT, dict(pair for pair, _ in pairs), pairs)
+            named = [(self.small(name), self.small(item)) for name, item in value.items()]
+            pairs = [([name, item], name_size + size) for (name, name_size), (item, size) in named]
+            return self._container(OBJECT, pairs)
         return value, _NUMBER_BYTES if not isinstance(value, int) else len(str(value))
 
-    def _container(self, kind: str, value: Any, sized: list[tuple[Any, int]]) -> tuple[Any, int]:
-        total = sum(size + 4 for _, size in sized)
-        is_ambiguous = kind == OBJECT and len(value) == 1 and next(iter(value)).startswith("\0")
-        if kind == LIST:
-            value = [item for item, _ in sized]
-        if total <= MAX_PIECE_BYTES and not is_ambiguous:
-            return value, total
+    def _container(self, kind: str, sized: list[tuple[Any, int]]) -> tuple[Any, int]:
+        total, items = sum(size + 4 for _, size in sized), [item for item, _ in sized]
+        if total <= MAX_PIECE_BYTES and (kind == LIST or _is_plain(items)):
+            return (items if kind == LIST else dict(items)), total
         return self._moved(kind, (json.dumps(group).encode() for group in _groups(sized)))
 
     def _moved(self, kind: str, parts: Iterable[bytes]) -> tuple[Any, int]:
@@ -113,6 +107,11 @@ class _Pieces:
         self._file.write(data)
         self._end += len(data)
         return self._end - len(data), len(data)
+
+
+def _is_plain(pairs: list[Any]) -> bool:
+    """Whether JSON can have these names and values as an object: no name is in the file or stands for what is there."""
+    return all(isinstance(name, str) for name, _ in pairs) and not (len(pairs) == 1 and pairs[0][0].startswith("\0"))
 
 
 def _groups(sized: list[tuple[Any, int]]) -> Iterable[list[Any]]:

@@ -88,6 +88,20 @@ def test_values_of_every_type_and_size_arrive_as_they_were(size: int, tmp_path: 
     with_workers(work, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"k" * 70_000: 1},
+        {"values": {"中" * 11_000: 1}},
+        {"😀" * 2048: "😀" * 2048, "\0text" * 500: ["x" * 3000], "b": {"\0list": 1}},
+        {f"{number}" * 3000: number for number in range(10)},
+    ],
+    ids=["ascii", "below", "wide", "many"],
+)
+def test_long_names_of_objects_arrive_as_they_were(value: Any, tmp_path: Path) -> None:
+    assert call(tmp_path, chart_jobs.same, value) == value
+
+
 def test_what_a_function_raises_is_raised_with_its_code(tmp_path: Path) -> None:
     assert call(tmp_path, os.getpid) != os.getpid()
     with pytest.raises(Invalid, match=r"the chart's a/values\.schema\.json is not JSON"):
