@@ -143,14 +143,14 @@ class Workers:
         """As `_limited`, without a limit of time. The folder of a call exists only while it has files."""
         assert self._folders is not None
         folder = self._folders.place(f"call-{next(self._numbers)}")
-        has_files = not _is_small(call[1:])
+        packed = _packed(call)
+        has_files = packed is None
 
         async def read(answer: Any) -> Any:
             nonlocal has_files
             has_files |= "whole" not in answer
             return await answers.read(expected, answer, folder / calls.ANSWER)
 
-        packed = None if has_files else base64.b64encode(pickle.dumps(call)).decode()
         given = {"folder": str(folder), "call": packed}
         job: Job[Any] = Job(
             "supervisor.workers.calls:perform", given, read, cpu_seconds, float("inf"), MAX_FILE_BYTES, _ABOUT
@@ -190,8 +190,16 @@ class Workers:
             await self._pool.close()
 
 
+def _packed(call: Call) -> str | None:
+    """A call for a message, as base64 of its pickle; None where it is written to a file."""
+    if not _is_small(call[1:]):
+        return None
+    packed = base64.b64encode(pickle.dumps(call)).decode()
+    return packed if len(packed) <= calls.MAX_WHOLE_BYTES else None
+
+
 def _is_small(values: Any) -> bool:
-    """Whether arguments fit in a message; each value counts as 16 bytes."""
+    """Whether arguments are packed quickly; each value costs 16, each character and byte one."""
     budget, waiting = _SMALL_CALL_COST, [values]
     while waiting and budget > 0:
         value = waiting.pop()

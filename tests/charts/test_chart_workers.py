@@ -102,6 +102,16 @@ def test_long_names_of_objects_arrive_as_they_were(value: Any, tmp_path: Path) -
     assert call(tmp_path, chart_jobs.same, value) == value
 
 
+@pytest.mark.parametrize("value", ["😀" * 16_200, "中" * 16_200, ["😀" * 200] * 70], ids=["wide", "three", "list"])
+def test_arguments_are_sent_by_their_bytes_and_keep_the_worker(value: Any, tmp_path: Path) -> None:
+    async def work(workers: Workers) -> None:
+        pid = await workers.run(chart_jobs.pid)
+        assert await workers.run(chart_jobs.same, value) == value
+        assert await workers.run(chart_jobs.pid) == pid
+
+    with_workers(work, tmp_path)
+
+
 def test_what_a_function_raises_is_raised_with_its_code(tmp_path: Path) -> None:
     assert call(tmp_path, os.getpid) != os.getpid()
     with pytest.raises(Invalid, match=r"the chart's a/values\.schema\.json is not JSON"):
