@@ -25,12 +25,17 @@ TEXT, BYTES, LIST, OBJECT = "\0text", "\0bytes", "\0list", "\0object"
 """The only key of an object that stands for what is in the file: its places, each an offset and a length."""
 MAX_WHOLE_BYTES = 48 * 1024
 MAX_PIECE_BYTES = 32 * 1024
+MAX_DEPTH = 100
+"""The server reads an answer with up to six frames of its stack for each level."""
 _MAX_TEXT_CHARACTERS = 2048
 _NUMBER_BYTES = 24
 
 
 def perform(folder: str, call: str | None) -> dict[str, Any]:
-    """Calls the function of a pickle (as base64, or in the file of the folder) and returns `whole` or `pieces`."""
+    """Calls the function of a pickle (as base64, or in the file of the folder) and returns `whole` or `pieces`.
+
+    Raises what the function raises, and `Unprocessable` for a value that is nested too deeply.
+    """
     packed = base64.b64decode(call) if call is not None else Path(folder, CALL).read_bytes()
     function, arguments, options = pickle.loads(packed)  # noqa: S301 (written by the server)
     value = plain(function(*arguments, **options))
@@ -41,8 +46,6 @@ def perform(folder: str, call: str | None) -> dict[str, Any]:
                 return {"whole": value}
     except TypeError:  # it has bytes
         pass
-    except RecursionError:
-        raise Unprocessable("it is nested too deeply") from None
     with ExitStack() as stack:
         return {"pieces": _Pieces(folder, stack).small(value)[0]}
 
@@ -52,17 +55,22 @@ def on_json(text: bytes, function: Callable[..., Any], arguments: Sequence[Any])
     return function(json_value(text), *arguments)
 
 
-def plain(value: Any) -> Any:
-    """A value with objects of attrs, paths and tuples as JSON has them; bytes stay."""
+def plain(value: Any, depth: int = 0) -> Any:
+    """A value with objects of attrs, paths and tuples as JSON has them; bytes stay.
+
+    Raises `Unprocessable` for nesting deeper than `MAX_DEPTH`.
+    """
     if isinstance(value, str | int | float | bytes | None):
         return value
+    if depth >= MAX_DEPTH:
+        raise Unprocessable("it is nested too deeply")
     if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {str(name): plain(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list | tuple | Set):
-        return [plain(item) for item in value]
+        return [plain(item, depth + 1) for item in value]
     if isinstance(value, Path):
         return str(value)
-    return {field.name: plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
+    return {field.name: plain(getattr(value, field.name), depth + 1) for field in attrs.fields(type(value))}
 
 
 class _Pieces:

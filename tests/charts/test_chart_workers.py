@@ -25,6 +25,7 @@ from models.charts.archives.schema_refs import check_schema
 from models.charts.releases import BadRelease
 from models.config.settings import Work, WorkerProcesses
 from models.errors import Failed, Invalid, Problem, TooLarge, Unavailable, Unprocessable, Upstream
+from models.json_format import json_value
 from models.supervision.process import Seconds
 from supervisor.charts import workers as charts_workers
 from supervisor.charts.helm.slots import caller
@@ -107,6 +108,22 @@ def test_arguments_are_sent_by_their_bytes_and_keep_the_worker(value: Any, tmp_p
     async def work(workers: Workers) -> None:
         pid = await workers.run(chart_jobs.pid)
         assert await workers.run(chart_jobs.same, value) == value
+        assert await workers.run(chart_jobs.pid) == pid
+
+    with_workers(work, tmp_path)
+
+
+@pytest.mark.parametrize("padding", [0, 40_000])
+def test_json_that_is_nested_too_deeply_is_refused_by_the_worker(padding: int, tmp_path: Path) -> None:
+    def nested(depth: int) -> str:
+        return f'["{"x" * padding}", ' * depth + "1" + "]" * depth
+
+    async def work(workers: Workers) -> None:
+        pid = await workers.run(chart_jobs.pid)
+        assert await workers.run(json_value, nested(100)) == json.loads(nested(100))
+        for depth in (101, 300, 600):
+            with pytest.raises(Unprocessable, match="nested too deeply"):
+                await workers.run(json_value, nested(depth))
         assert await workers.run(chart_jobs.pid) == pid
 
     with_workers(work, tmp_path)
