@@ -161,7 +161,7 @@ class WorkerProcess:
                 try:
                     read = job.read(value)
                     return await read if isinstance(read, Awaitable) else read
-                except (ValueError, TypeError, KeyError, OSError) as error:
+                except (ValueError, TypeError, KeyError, OSError, RecursionError) as error:
                     self._doubt(f"{job.function} returned what it never returns: {error}")
             case {"problem": [str(kind), str(message), str() | None as code]} if kind in protocol.PROBLEMS:
                 raise protocol.PROBLEMS[kind](message, code)

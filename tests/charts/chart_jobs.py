@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from attrs import frozen
 
 from models.charts.responses import ListRow
 from models.errors import Upstream
+from supervisor.workers import calls
 
 
 @frozen
@@ -58,9 +60,22 @@ def wrong_type() -> int:
     return "text"  # type: ignore[return-value]
 
 
-def bad_pieces(folder_file: str) -> Any:
+def bad_pieces() -> Any:
     """Answers beside the protocol with places outside of the file."""
-    body = b'{"result": {"pieces": {"\\u0000text": [[0, 99999999]]}}}'
+    answer_beside('{"\\u0000text": [[0, 99999999]]}')
+
+
+def deep_pieces() -> Any:
+    """Answers beside the protocol with a value that the server's stack cannot hold."""
+    answer_beside("[" * 600 + "]" * 600)
+
+
+def answer_beside(pieces: str) -> None:
+    """Answers with an empty file, then sleeps."""
+    folder = Path(sys._getframe(2).f_locals["folder"])  # of `calls.perform`
+    folder.mkdir()
+    (folder / calls.ANSWER).touch()
+    body = f'{{"result": {{"pieces": {pieces}}}}}'.encode()
     socket.socket(fileno=os.dup(0)).sendall(len(body).to_bytes(4, "big") + body)
     time.sleep(60)
 

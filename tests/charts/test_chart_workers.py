@@ -156,12 +156,13 @@ def test_json_documents_of_every_size_are_parsed(tmp_path: Path) -> None:
         (chart_jobs.data, [3 * 1024**2], TooLarge, "more than 2097152 bytes when read"),
         (chart_jobs.work_in_c, ["started"], Unprocessable, "more than 1 s of CPU time"),
         (chart_jobs.wrong_type, [], Failed, "could not be read"),
-        (chart_jobs.bad_pieces, [""], Failed, "could not be read"),
+        (chart_jobs.bad_pieces, [], Failed, "could not be read"),
+        (chart_jobs.deep_pieces, [], Failed, "could not be read"),
         (chart_jobs.many_answers, [], Failed, "could not be read"),
         (signal.raise_signal, [signal.SIGKILL], Failed, "SIGKILL|signal 9"),
         (os._exit, [3], Failed, "exit code 3|code 3"),
     ],
-    ids=["memory", "file", "cpu", "type", "pieces", "flood", "killed", "exit"],
+    ids=["memory", "file", "cpu", "type", "pieces", "depth", "flood", "killed", "exit"],
 )
 def test_a_worker_that_fails_loses_only_its_job_and_is_logged_once(
     function: Callable[..., Any],
