@@ -183,10 +183,12 @@ def test_a_server_stop_leaves_no_pending_release(cluster: Cluster, tmp_path: Pat
         client = ReleaseClient(server, cluster)
         client.namespace = cluster.namespace()
         client.install(archive)
-        with contextlib.closing(start_change(client, "DELETE", "/releases/r", None)):
+        with contextlib.closing(start_change(client, "DELETE", "/releases/r", None)) as connection:
             wait_for(lambda: client.info["status"] == "uninstalling")
             with cluster.attended(client.namespace, "Failed"):
                 server.stop()
+            answer = connection.getresponse()
+            assert (answer.status, "the change may have been applied" in answer.read().decode()) == (503, True)
         server.start()
         assert client.info["status"] == "failed"
 

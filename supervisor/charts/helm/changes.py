@@ -184,10 +184,15 @@ async def _run_change(
         if how := helm_errors.undone_by(stderr):
             problem.code = helm_errors.ROLLED_BACK
             problem.message += f"; the release has been {await _undone(work, namespace, name, how)}"
-        elif isinstance(problem, Upstream | TimedOut) and not is_dry_run and not was_not_started(stderr):
+        elif _is_uncertain(problem, output) and not is_dry_run and not was_not_started(stderr):
             problem.message += f"; {await _uncertainty(work, namespace, name)}"
         raise
     return output
+
+
+def _is_uncertain(problem: Problem, output: Output | None) -> bool:
+    """Whether a change that failed may have been applied. Without output an `Unavailable` is one that did not begin."""
+    return isinstance(problem, Upstream | TimedOut) or (isinstance(problem, Unavailable) and output is not None)
 
 
 async def _undone(work: Work, namespace: str, name: str, how: str) -> str:
