@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from handlers.charts.base_page import ChartPage, cut
-from handlers.charts.operations import Warned, helm_caller
+from handlers.charts.operations import Warned
 from handlers.routing import Route
 from handlers.web.table import page_of, read_table
 from models import markdown
@@ -205,10 +205,8 @@ class OneChart(ChartPage):
 
     async def _html(self, text: str) -> str:
         """A README as HTML; empty where it takes too long: the page shows the text then."""
-        charts = self.charts
         try:
-            with charts.workers.one_request(), charts.helm.called_by(helm_caller(self.caller), False):
-                return await charts.workers.run(markdown.to_html, text)
+            return await self.in_worker(True, markdown.to_html, text)
         except Problem as problem:
             log.info("a README is shown as text: %s", problem.message)
             return ""
