@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 from conftest import Server
 from http_checks import check_problem
 from small_charts import HELMS, OLD_HELM, OLD_HELMS, helm_path, post_chart, tar_archive
+
+from models.charts.archives.schema_refs import check_schema
 
 TEMPLATE = "/api/v1/charts/template/upload"
 METASCHEMAS = [
@@ -280,3 +283,15 @@ def test_helm_itself_fetches_what_has_an_identifier_that_it_does_not_know(
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **listener.environment},
     )  # fmt: skip
     assert listener.connections > before
+
+
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_many_references_and_identifiers_are_checked_in_linear_time(is_relative: bool) -> None:
+    """Of 1,500 identifiers in folders of their own, as many relative references; in values, as many metaschemas."""
+    begun, count = time.process_time(), 1500
+    names = [f"http://a/{number}/x" for number in range(count)]
+    references = [f"x#{number}" for number in range(count)] if is_relative else [METASCHEMAS[0]] * count
+    value = {"default": [{"$ref": name} for name in references], "allOf": [{"$ref": "#/default"}] * count}
+    schema = {"$id": names[0], "$defs": {name: {"$id": name} for name in names}, **value}
+    assert len(check_schema(json.dumps(schema).encode(), "s")) == (count if is_relative else 0)
+    assert time.process_time() - begun < 0.5

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urljoin
 
-from attrs import frozen
+from attrs import field, frozen
 
 from models.errors import Invalid
 
@@ -79,13 +79,13 @@ def check_schema(text: bytes, path: str) -> list[Reference]:
         raise Invalid(f"the chart's {path} is not JSON") from None
     keywords = list(_keywords(schema))
     own = _own_identifiers(schema, sum(word.name in _IDENTIFIERS for word in keywords))
-    references = [word for word in keywords if word.name in _REFERENCES]
+    unused = _unused([word for word in keywords if word.name in _REFERENCES])
     recent = []
     for word in keywords:
         if word.name in _REFERENCES:
             if not word.value or word.value.startswith("#"):
                 continue
-            is_own = own.has(word.value) or _is_unused(word, references)
+            is_own = own.has(word.value) or word == unused
             if not is_own and not _METASCHEMA.fullmatch(word.value) and not _LATEST.fullmatch(word.value):
                 raise _refused(path, word)
             if is_own or not _OLD_METASCHEMA.fullmatch(word.value):
@@ -100,14 +100,17 @@ def check_schema(text: bytes, path: str) -> list[Reference]:
     return recent
 
 
-def _is_unused(word: _Keyword, references: Sequence[_Keyword]) -> bool:
-    """Whether a reference is a part of a value into which no reference of the file points: nothing follows it."""
-    if not word.is_value or not all(
-        re.fullmatch(r"#(/.*)?", one.value, re.DOTALL) for one in references if one != word
-    ):
-        return False
-    targets = [unquote(one.value[1:]) for one in references if one != word]
-    return not any(f"{target}/".startswith(f"{word.value_at}/") for target in targets)
+def _unused(references: Sequence[_Keyword]) -> _Keyword | None:
+    """The only reference to something outside, if it is a part of a value into which no reference points.
+
+    Nothing follows it.
+    """
+    outside = {word for word in references if not re.fullmatch(r"#(/.*)?", word.value, re.DOTALL)}
+    word = next(iter(outside), None)
+    if word is None or len(outside) > 1 or not word.is_value:
+        return None
+    targets = (unquote(one.value[1:]) for one in references if one != word)
+    return None if any(f"{target}/".startswith(f"{word.value_at}/") for target in targets) else word
 
 
 @frozen
@@ -116,15 +119,22 @@ class _OwnIdentifiers:
 
     known: frozenset[str]
     bases: frozenset[str]
-    """Empty where the file has another `$id`: then no relative reference is known."""
+    """The folders of the bases. Empty where the file has another `$id`: then no relative reference is known."""
+    _found: dict[str, bool] = field(factory=dict)
+    """The relative references that were looked up."""
 
     def has(self, reference: str) -> bool:
-        """Whether helm finds a reference in the file, whatever its base is."""
+        """Whether helm finds a reference in the file, whatever its base is.
+
+        All look-ups together take linear time: each that succeeds at a base has an identifier of its own.
+        """
         name = reference.partition("#")[0]
         if _ABSOLUTE.fullmatch(name):
             return name in self.known
-        is_plain = _RELATIVE.fullmatch(name) is not None and bool(self.bases)
-        return is_plain and all(urljoin(base, name) in self.known for base in self.bases)
+        if name not in self._found:
+            is_plain = _RELATIVE.fullmatch(name) is not None and bool(self.bases)
+            self._found[name] = is_plain and all(base + name in self.known for base in self.bases)
+        return self._found[name]
 
 
 def _own_identifiers(schema: Any, count: int) -> _OwnIdentifiers:
@@ -146,7 +156,8 @@ def _own_identifiers(schema: Any, count: int) -> _OwnIdentifiers:
             named += 1
         waiting += [(dict(child), base) for child in _subschemas(node, maps) if isinstance(child, _Pairs)]
     has_base = isinstance(root.get(keyword), str)
-    return _OwnIdentifiers(frozenset(known), frozenset(known | (set() if has_base else {""}) if named == count else ()))
+    bases = known | (set() if has_base else {""}) if named == count else set[str]()
+    return _OwnIdentifiers(frozenset(known), frozenset(urljoin(base, "x")[:-1] for base in bases))
 
 
 def _subschemas(node: Mapping[str, Any], maps: Sequence[str]) -> Iterator[Any]:
