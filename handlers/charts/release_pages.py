@@ -131,7 +131,7 @@ class OneRelease(ChartPage):
         if not is_preview:
             return None
         current = await self.run("helm_get_manifest", path, query)
-        changed = await self._changed(current, release.manifest)
+        changed, _ = await self._changed(current, release.manifest)
         return {"preview": Preview("Changes of the manifest by the upgrade", changed)}
 
     async def _rollback(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
@@ -147,7 +147,7 @@ class OneRelease(ChartPage):
         if not is_preview or not isinstance(revision, int):
             return None
         current = await self.run("helm_get_manifest", path, query)
-        changed = await self._changed(current, await self._manifest(namespace, name, revision))
+        changed, _ = await self._changed(current, await self._manifest(namespace, name, revision))
         return {"preview": Preview(f"Changes of the manifest by the rollback to revision {revision}", changed)}
 
     async def _uninstall(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
@@ -164,10 +164,12 @@ class OneRelease(ChartPage):
         query = {"namespace": namespace, "timeoutSeconds": self.field("timeoutSeconds")}
         return {"tests": await self.run("helm_test", {"name": name}, query)}
 
-    async def _changed(self, old: str, new: str) -> ManifestDifference:
-        """The values of Secrets are hidden unless the request, which has the key, reveals them."""
-        compare = by_object if self._reveals else release_diff.masked_by_object
-        return await self.in_worker(len(old) + len(new) > MAX_INLINE_YAML_BYTES, compare, old, new)
+    async def _changed(self, old: str, new: str) -> tuple[ManifestDifference, bool]:
+        """The difference, and whether values of Secrets are hidden: unless the request, with the key, reveals them."""
+        is_large = len(old) + len(new) > MAX_INLINE_YAML_BYTES
+        if self._reveals:
+            return await self.in_worker(is_large, by_object, old, new), False
+        return await self.in_worker(is_large, release_diff.masked_by_object, old, new)
 
     async def _masked(self, manifest: str) -> tuple[str, bool]:
         return await self.in_worker(len(manifest) > MAX_INLINE_YAML_BYTES, release_diff.masked, manifest)
@@ -264,14 +266,14 @@ class OneRelease(ChartPage):
                 new, hides = await self._masked(new)
             return {"of": of, "base_revision": None, "manifest": new, "changed": None, "hides": hides, **address}
         old = await self._manifest(release.namespace, release.name, base)
-        changed = await self._changed(old, new)
+        changed, hides = await self._changed(old, new)
         is_side = query.get("layout") == "side"
         layout = {} if is_side else {"layout": "side"}
         path = self.prefix + release_url(release.namespace, release.name)
         url = f"{path}?{urlencode({'show': 'manifest', 'to': base, 'of': of, **layout})}"
         return {
             "of": of, "base_revision": base, "manifest": new, "changed": changed, "is_side": is_side, "side_url": url,
-            "hides": not self._reveals and "Secret" in old + new, **address,
+            "hides": hides, **address,
         }  # fmt: skip
 
     async def _offers(self, row: HistoryRow) -> list[tuple[str, str]]:

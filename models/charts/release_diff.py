@@ -130,9 +130,17 @@ def masked(manifest: str) -> tuple[str, bool]:
     return ("---\n".join(shown), True) if shown != parts else (manifest, False)
 
 
-def masked_by_object(old: str, new: str) -> ManifestDifference:
-    """As `by_object`, without the values of Secrets."""
-    return by_object(old, new, masked_pair)
+def masked_by_object(old: str, new: str) -> tuple[ManifestDifference, bool]:
+    """As `by_object` without the values of Secrets, and whether any of what differs has them."""
+    is_masked = False
+
+    def shown(was: str, is_: str) -> tuple[str, str]:
+        nonlocal is_masked
+        pair = masked_pair(was, is_)
+        is_masked |= pair != (was, is_)
+        return pair
+
+    return by_object(old, new, shown), is_masked
 
 
 def masked_pair(old: str, new: str) -> tuple[str, str]:

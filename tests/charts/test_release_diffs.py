@@ -150,6 +150,14 @@ def test_images_of_lists_and_custom_resources_are_found() -> None:
     assert [(one.image, one.kind, one.name) for one in images(text)] == [("one:1", "Rollout", "x")]
 
 
+def test_a_difference_of_objects_knows_whether_it_hides_values() -> None:
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {imagePullSecrets: [{name: %s}]}\n"
+    first = f"{pod % 'x'}---\n{SECRET}"
+    for other, hides in ((pod % "y" + f"---\n{SECRET}", False), (first.replace("{password}", "eA=="), True)):
+        found, is_masked = release_diff.masked_by_object(first, other)
+        assert (len(found.objects), is_masked) == (1, hides)
+
+
 def test_secrets_in_lists_and_malformed_ones_are_masked() -> None:
     listed = "kind: List\nitems:\n- {kind: Secret, metadata: {name: a}, data: {k: aGlkZGVu}}\n"
     broken = "kind: Secret\nmetadata: {name: b}\ndata: {k: hidden\n"

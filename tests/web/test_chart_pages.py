@@ -228,6 +228,14 @@ def test_values_of_secrets_are_hidden_on_pages_until_the_key_reveals_them(server
     assert "aGlkZGVu" in send(server, login, **preview, showSecrets="yes").text
 
 
+def test_a_difference_without_secrets_offers_no_values_to_reveal(server: Server, cluster: Cluster) -> None:
+    space, pod = cluster.namespace(), "kind: Pod\nmetadata: {name: a}\nspec: {imagePullSecrets: [{name: %s}]}\n"
+    for number, status in ((1, "superseded"), (2, "deployed")):
+        store_release(cluster, made_release("pulls", space, number, status, manifest=pod % f"s{number}"))
+    found = get_page(server, f"/releases/{space}/pulls?show=manifest&to=1&of=2").words
+    assert ("imagePullSecrets" in found, "values of Secrets are hidden" in found) == (True, False)
+
+
 def test_rest_returns_the_manifest_as_helm_does(server: Server, login: str) -> None:
     _, _, space, name = login.split("/")
     answer = server.get(f"/api/v1/releases/{name}/manifest?namespace={space}")
