@@ -55,7 +55,15 @@ def yaml_parts(text: str) -> tuple[list[tuple[str, str]], bool]:
     return parts[:_MAX_DOCUMENTS], is_cut or len(parts) > _MAX_DOCUMENTS
 
 
-class OneRelease(ChartPage):
+class _ManifestPage(ChartPage):
+    async def _shown(self, manifest: str, shows_secrets: bool) -> tuple[str, bool]:
+        """A manifest as a page shows it, and whether values of Secrets are hidden."""
+        if shows_secrets:
+            return manifest, False
+        return await self.in_worker(len(manifest) > MAX_INLINE_YAML_BYTES, release_diff.masked, manifest)
+
+
+class OneRelease(_ManifestPage):
     """A release by tabs, with the forms that change it."""
 
     back = "/releases"
@@ -171,9 +179,6 @@ class OneRelease(ChartPage):
             return await self.in_worker(is_large, by_object, old, new), False
         return await self.in_worker(is_large, release_diff.masked_by_object, old, new)
 
-    async def _masked(self, manifest: str) -> tuple[str, bool]:
-        return await self.in_worker(len(manifest) > MAX_INLINE_YAML_BYTES, release_diff.masked, manifest)
-
     async def _manifest(self, namespace: str, name: str, revision: int) -> str:
         work = self.charts.work(self.request)
         return await work.reads.manifest(namespace, name, revision)
@@ -261,9 +266,7 @@ class OneRelease(ChartPage):
         is_newest = of == release.version
         new = release.manifest if is_newest else await self._manifest(release.namespace, release.name, of)
         if base is None:
-            hides = False
-            if not self._reveals:
-                new, hides = await self._masked(new)
+            new, hides = await self._shown(new, self._reveals)
             return {"of": of, "base_revision": None, "manifest": new, "changed": None, "hides": hides, **address}
         old = await self._manifest(release.namespace, release.name, base)
         changed, hides = await self._changed(old, new)
@@ -289,7 +292,7 @@ class OneRelease(ChartPage):
         return offers
 
 
-class NewRelease(ChartPage):
+class NewRelease(_ManifestPage):
     """The form of an installation, and its preview."""
 
     back = "/releases"
@@ -307,9 +310,7 @@ class NewRelease(ChartPage):
             await self._page(self.form(), failure=self.failed(problem))
             return
         if is_preview:
-            is_large = len(release.manifest) > MAX_INLINE_YAML_BYTES
-            hidden, _ = await self.in_worker(is_large, release_diff.masked, release.manifest)
-            shown = release.manifest if self.field("showSecrets") else hidden
+            shown, _ = await self._shown(release.manifest, bool(self.field("showSecrets")))
             await self._page(self.form(), preview=evolve(cast("Any", release), manifest=shown))
             return
         text = f"{release.name} installed in {release.namespace}: revision {release.version}, {release.info.status}"
