@@ -30,7 +30,7 @@ DAEMON = (
     "        os.execve('/bin/sleep', ['sleep', '1000'], {})\n"
     "    os._exit(0)\n"
 )
-"""Forks twice at once, and clears its environment, so that it has neither tag, parent, group nor session of ours."""
+"""Forks twice at once, and clears its environment: it has neither tag, parent, group nor session of the server."""
 
 
 def daemon(file: Path, then: str = "import time; time.sleep(1000)") -> list[str]:
