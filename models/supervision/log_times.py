@@ -16,21 +16,21 @@ _MAX_STAMP_START = 64
 def written_since(text: bytes, end: int, at: int, marks: Iterable[LogMark]) -> bytes:
     """The part of `text`, which ends at `end` bytes of its file, that was written at or after `at` (microseconds).
 
-    Lines without a time belong to the line before. Where no line has one, the part begins at the last start or exit
-    before `at`: nothing that was written since is missing. A time without a zone is local.
+    It begins at the first line whose time is not before `at`: a later line may quote an old date. Lines without a time
+    belong to the line before. Where no line has one, the part begins at the last start or exit before `at`: nothing
+    that was written since is missing. A time without a zone is local.
     """
     begin = end - len(text)
     before = [mark.position for mark in marks if mark.time < at and begin <= mark.position <= end]
     text = text[max(before, default=begin) - begin :]
-    place, is_old, kept = 0, False, 0
+    place, is_old = 0, False
     for line in text.splitlines(keepends=True):
         written = _time_of(line)
-        if written is not None and written < at:
-            is_old = True
-        elif written is not None and is_old:
-            is_old, kept = False, place
+        if written is not None and written >= at:
+            return text[place:] if is_old else text
+        is_old = is_old or written is not None
         place += len(line)
-    return b"" if is_old else text[kept:]
+    return b"" if is_old else text
 
 
 def _time_of(line: bytes) -> int | None:

@@ -54,6 +54,13 @@ def test_lines_are_selected_by_the_times_that_they_begin_with(line: bytes) -> No
     assert since[2].startswith(lines[2])
 
 
+def test_a_line_that_quotes_an_old_date_hides_no_newer_lines() -> None:
+    old, new = b"2026-11-25T09:59:00Z old\n", b"2026-11-25T10:01:00Z a\n2026-11-25T10:02:00Z b\n"
+    quoting = b"restoring backup of 2025-01-01 00:00:00\n"
+    for text in (new + quoting, old + new + quoting, old + new + quoting + new):
+        assert written_since(text, len(text), at(0), []) == text.removeprefix(old)
+
+
 def test_without_times_it_begins_at_the_last_start_or_exit_before() -> None:
     text = b"one\ntwo\nthree\n"
     marks = [mark(0, 100), mark(10, 104), mark(20, 108)]
