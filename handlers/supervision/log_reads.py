@@ -18,7 +18,7 @@ from models.errors import Invalid
 from models.inputs import FLAG, NAME, Kind, choice, free_text, path, query, whole
 from models.json_format import Instant, http_message
 from models.supervision.log_marks import LogMark
-from supervisor.processes.logs.follower import Cursor, read_cursor
+from supervisor.processes.logs.places import Cursor, read_cursor
 
 _LEVELS = ("error", "warning", "info", "all")
 _MAX_TEXT = 1000

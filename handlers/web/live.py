@@ -37,7 +37,8 @@ from models.json_format import http_message
 from models.paging import whole
 from models.supervision.log_marks import LogMark
 from supervisor import host
-from supervisor.processes.logs.follower import Beginning, Chunk, Follower, read_cursor
+from supervisor.processes.logs.follower import Beginning, Chunk, Follower
+from supervisor.processes.logs.places import read_cursor
 from supervisor.services import Services
 
 MAX_TOPICS = 64

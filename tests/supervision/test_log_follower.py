@@ -14,7 +14,8 @@ from models.errors import Invalid
 from models.supervision.log_marks import LogMark
 from supervisor.processes.logs import follower as log_follower
 from supervisor.processes.logs.files import LogFile, Logs
-from supervisor.processes.logs.follower import MAX_CHUNK_BYTES, Beginning, Chunk, Follower, read_cursor
+from supervisor.processes.logs.follower import MAX_CHUNK_BYTES, Beginning, Chunk, Follower
+from supervisor.processes.logs.places import read_cursor
 from supervisor.processes.logs.process_logs import ProcessLogs
 from supervisor.pubsub import PubSub
 
@@ -99,6 +100,49 @@ def test_nothing_is_lost_or_repeated_by_rotations_split_lines_and_reconnects(sou
             if len(received) >= len(lines):
                 break
         assert received == lines
+
+    run(work())
+
+
+def test_a_place_from_before_a_clear_goes_on_at_the_new_beginning(source: Source) -> None:
+    new = b"".join(b"new line %d\n" % number for number in range(100))
+
+    async def work() -> None:
+        source.write(b"old line\n" * 5)
+        await source.files.rotate()
+        source.write(b"old line\n" * 10)
+        _, chunk = await until(source.follower().chunks(), b"old line\n")
+        place = source.files.resume(source.file, None)
+        stored = await source.files.mark(str(source.path), place, place.at)
+        assert await source.files.clear([str(source.path)]) == []
+        source.write(new)
+        for _ in range(2):  # the second time the new content is in a backup
+            assert (await anext(source.follower(after=chunk.cursor).chunks())).text == new
+            resumed = source.files.resume(source.file, stored)
+            assert await source.files.read_on(str(source.path), resumed) == new
+            assert await source.files.remaining(str(source.path), place) == len(new)
+            await source.files.rotate()
+        assert await source.files.between(str(source.path), place.rotations, 0, 100) == b""
+        assert await source.files.between(str(source.path), place.rotations - 1, 0, 1000) == b"old line\n" * 5
+        offset, inode = await source.files.mark(str(source.path), place, place.at)
+        after_restart = Logs(lambda: [source.file])
+        resumed = after_restart.resume(source.file, (offset, inode))
+        assert (await after_restart.read_on(str(source.path), resumed), resumed.lost) == (new, 0)
+
+    run(work())
+
+
+def test_a_cursor_in_a_backup_of_a_former_run_is_valid(source: Source) -> None:
+    async def work() -> None:
+        source.write(b"one\n")
+        _, chunk = await until(source.follower().chunks(), b"one\n")
+        source.write(b"x" * 2 * MAX_CHUNK_BYTES + b"\n")
+        await source.files.rotate()
+        source.files = Logs(lambda: [source.file])
+        cursor = (await anext(source.follower(after=chunk.cursor).chunks())).cursor
+        assert cursor is not None
+        assert cursor.rotation < 0
+        assert read_cursor(str(cursor)) == cursor
 
     run(work())
 

@@ -13,6 +13,7 @@ from http_checks import running_server
 from models.errors import Invalid
 from models.supervision.log_search import MAX_FOUND, level_of, search
 
+LONG = b"one\n" + b"x" * 600_000 + b"\ntwo\n"
 LINES = [f"ünder {number}" for number in range(3000)]
 
 
@@ -20,10 +21,12 @@ LINES = [f"ünder {number}" for number in range(3000)]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("search")
     (folder / "web.log").write_text("".join(f"{line}\n" for line in LINES))
+    (folder / "long.log").write_bytes(LONG)
     lines = "while [ $i -lt $n ]; do echo line $i of this; i=$((i+1)); done"
     chatty = f"i=0; n=200; {lines}; while [ ! -e {folder}/go ]; do sleep 0.05; done; n=400; {lines}; exec sleep 1000"
     processes = {
         "web": {"command": "sleep 1000", "stdout-logfile": str(folder / "web.log")},
+        "long": {"command": "sleep 1000", "stdout-logfile": str(folder / "long.log")},
         "turning": {
             "command": ["sh", "-c", chatty], "stdout-logfile": str(folder / "turning.log"),
             "log-max-bytes": "4K", "log-backups": 1,
@@ -84,6 +87,18 @@ def test_pages_of_lines_go_back_to_the_first(server: Server) -> None:
         path_of(f"search?q=%C3%BCnder&before={server.get(path_of('lines?lines=1')).json['cursor']}")
     ).json
     assert (found["lines"], found["matches"], len(found["found"])) == (2999, 2999, MAX_FOUND)
+
+
+def test_lines_before_a_cursor_that_was_cleared_are_gone(server: Server) -> None:
+    cursor = server.get(path_of("lines?lines=1", "long")).json["cursor"]
+    assert server.post("/api/v1/processes/clear-logs?select=long").status == 200
+    try:
+        (server.folder / "long.log").write_bytes(b"new\n" * 200_000)
+        for path in (f"lines?before={cursor}", f"search?q=new&before={cursor}"):
+            answer = server.get(path_of(path, "long"))
+            assert (answer.status, answer.json["message"]) == (404, "this part of the log has been rotated away")
+    finally:
+        (server.folder / "long.log").write_bytes(LONG)
 
 
 def test_a_cursor_stays_valid_through_a_rotation_until_its_backup_is_gone(server: Server) -> None:

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import itertools
 import logging
 import os
 import secrets
 import stat
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
 
-from attrs import define, field
-
 from supervisor.clock import Clock
 from supervisor.processes.logs.access import LogFile as LogFile
-from supervisor.processes.logs.access import log_place, opened
+from supervisor.processes.logs.access import log_place, opened, readable
+from supervisor.processes.logs.places import Contents, Cursor, Position
 from supervisor.processes.logs.rotation import DONE, Rotated, Rotation, empty, rotate
 from supervisor.processes.notices import Notices
 
@@ -56,12 +54,16 @@ def tail(path: Path, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> tuple[bytes
                 found += blocks[-1].count(b"\n")
     except (FileNotFoundError, NotADirectoryError):
         return b"", 0
-    text = b"".join(reversed(blocks))
+    return last_lines(b"".join(reversed(blocks)), lines), end
+
+
+def last_lines(text: bytes, lines: int) -> bytes:
+    """The last lines of a text; the whole text where it has no more."""
     start = len(text) - text.endswith(b"\n")
     for _ in range(lines):
         if (start := text.rfind(b"\n", 0, start)) < 0:
             break
-    return text[start + 1 :], end
+    return text[start + 1 :]
 
 
 def log_sizes(files: Iterable[LogFile]) -> dict[str, int]:
@@ -84,23 +86,6 @@ def backup(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
-_numbers = itertools.count(1)
-
-
-@define
-class Position:
-    """How far a follower has read: the number of rotations that it has seen, and the offset in that file."""
-
-    rotations: int
-    at: int
-    total: int | None = None
-    """The same place in bytes of all the file's content, also what was rotated away; `None`: not known."""
-    lost: int = 0
-    """How many bytes were rotated away for good before they were read."""
-    made: int = field(factory=_numbers.__next__, eq=False)
-    """Which one of all it is: those made before a file was emptied begin again."""
-
-
 class Logs:
     """Rotates log files; followers continue in the backups."""
 
@@ -111,11 +96,7 @@ class Logs:
         self._files = files
         self._notices = notices
         self._clock = clock or Clock()
-        self._rotations: Counter[str] = Counter()
-        self._removed: Counter[str] = Counter()  # bytes that were rotated away
-        self._starts: dict[str, list[int]] = {}  # by path: `_removed` as it was before each of the last rotations
-        self._backups: dict[str, int] = {}
-        self._emptied: dict[str, int] = {}  # by path: the number that a position made then has
+        self._contents: defaultdict[str, Contents] = defaultdict(Contents)
         self._posted_at: dict[str, float] = {}
         self._rotation_lock = asyncio.Lock()  # no file is rotated while a follower reads from it
         self.on_rotation: Callable[[], Callable[[Iterable[str]], None]] = lambda: lambda paths: None
@@ -124,8 +105,19 @@ class Logs:
         """With the number of rotations it identifies the present content of a file."""
 
     def rotations(self, path: str) -> int:
-        """How often a file was rotated in this run of the server."""
-        return self._rotations[path]
+        """How often a file was rotated or emptied in this run of the server."""
+        return self._contents[path].number
+
+    def _contents_of(self, file: LogFile) -> Contents:
+        contents = self._contents[file.path]
+        if contents.backups is None:
+            contents.allow(file.backups)
+        return contents
+
+    def _backup(self, path: str, rotations: int) -> Path | None:
+        """The file that has the content after so many rotations; `None` where it is gone."""
+        number = self._contents[path].backup_of(rotations)
+        return None if number is None else backup(Path(path), number) if number else Path(path)
 
     async def rotate(self, executor: Executor | None = None) -> list[Rotated]:
         """Rotates all files that are larger than their limit; returns what was done to each."""
@@ -139,9 +131,10 @@ class Logs:
             on_rotated = self.on_rotation()
             results = await asyncio.get_running_loop().run_in_executor(executor, work)
             for each in results:
-                self._backups[each.file.path] = each.file.backups
+                contents = self._contents[each.file.path]
+                contents.allow(each.file.backups)
                 if each.result in DONE:
-                    self._count(each)
+                    contents.rotate(each.removed, each.result is Rotation.ROTATED and each.file.backups > 0)
             on_rotated([each.file.path for each in results if each.result in DONE])
         for each in results:
             if each.result is Rotation.TRUNCATED:
@@ -154,24 +147,10 @@ class Logs:
             forget = self.on_rotation()
             problems = await asyncio.to_thread(lambda: {path: problem for path in paths if (problem := empty(path))})
             emptied = [path for path in paths if path not in problems]
-            self._emptied |= dict.fromkeys(emptied, next(_numbers))
+            for path in emptied:
+                self._contents[path].empty()
             forget(emptied)
         return list(problems.values())
-
-    def _count(self, rotated: Rotated) -> None:
-        path = rotated.file.path
-        starts = self._starts.setdefault(path, [])
-        starts.append(self._removed[path])
-        del starts[: -rotated.file.backups - 1]
-        self._removed[path] += rotated.removed
-        self._rotations[path] += 1
-
-    def _start(self, path: str, rotations: int) -> int | None:
-        """Where the content after so many rotations begins, in bytes of all content; `None` where that is not known."""
-        ago, starts = self._rotations[path] - rotations, self._starts.get(path, [])
-        if not ago:
-            return self._removed[path]
-        return starts[-ago] if ago <= len(starts) else None
 
     def _post_truncated(self, file: LogFile) -> None:
         """Once an hour for each file."""
@@ -209,20 +188,32 @@ class Logs:
         """The last lines of a file, and where they end."""
         async with self._rotation_lock:
             text, end = await asyncio.to_thread(tail, Path(path), lines, max_bytes)
-            return text, Position(self._rotations[path], end, self._removed[path] + end)
+            contents = self._contents[path]
+            return text, Position(contents.number, end, contents.start + end)
 
     async def begin_at(self, path: str, offset: int) -> Position:
         """The start of the line at `offset` of a file, or its end where it is shorter."""
         async with self._rotation_lock:
             start = await asyncio.to_thread(_line_start, Path(path), offset)
-            return Position(self._rotations[path], start)
+            return Position(self.rotations(path), start)
 
     async def between(self, path: str, rotation: int, start: int, end: int) -> bytes:
         """A part of a file, which may have been rotated since; empty where that was deleted."""
         async with self._rotation_lock:
-            missed = self._rotations[path] - rotation
-            file = backup(Path(path), missed) if missed else Path(path)
-            return (await asyncio.to_thread(_read, file, start))[: max(0, end - start)]
+            file = self._backup(path, rotation)
+            text = b"" if file is None else await asyncio.to_thread(_read, file, start)
+            return text[: max(0, end - start)]
+
+    async def open(self, path: str, place: Position | None) -> int:
+        """A descriptor of the file that a place is in, of the file itself without one.
+
+        Raises `OSError`, `FileNotFoundError` where that content is gone.
+        """
+        async with self._rotation_lock:
+            file = Path(path) if place is None else self._backup(path, place.rotations)
+            if file is None:
+                raise FileNotFoundError
+            return await asyncio.to_thread(readable, str(file))
 
     async def count_lines(self, path: str, rotation: int, start: int, end: int) -> int:
         """How many lines end in a part of a file."""
@@ -234,13 +225,15 @@ class Logs:
     async def remaining(self, path: str, place: Position) -> int:
         """How many bytes follow a place, those in backups included."""
         async with self._rotation_lock:
-            missed = self._rotations[path] - place.rotations
+            contents, passed = self._contents[path], place.at
+            if (missed := contents.backup_of(place.rotations)) is None:
+                missed, passed = contents.backup_of(contents.next_to(place.rotations)) or 0, 0
             files = [backup(Path(path), number) for number in range(missed, 0, -1)] + [Path(path)]
-            return sum(await asyncio.to_thread(lambda: [_size(file) for file in files])) - place.at
+            return sum(await asyncio.to_thread(lambda: [_size(file) for file in files])) - passed
 
     async def content(self, file: LogFile, with_backups: bool) -> AsyncIterator[bytes]:
         """A whole file as it is now, its backups before it, in pieces. A rotation meanwhile changes nothing."""
-        place, rotations = self._oldest(file, with_backups), self._rotations[file.path]
+        place, rotations = self._oldest(file, with_backups), self.rotations(file.path)
         end = _size(Path(file.path))
         while place.rotations < rotations or (place.rotations == rotations and place.at < end):
             piece = await self.read_on(file.path, place)
@@ -253,60 +246,67 @@ class Logs:
 
     def _oldest(self, file: LogFile, with_backups: bool) -> Position:
         """The beginning of a file, or of its oldest backup."""
-        self._backups.setdefault(file.path, file.backups)
         numbers = range(1, file.backups + 1) if with_backups else ()
         kept = sum(1 for number in numbers if _inode(backup(Path(file.path), number)))
-        return Position(self._rotations[file.path] - kept, 0)
+        return Position(self._contents_of(file).oldest(kept), 0)
 
     def resume(self, file: LogFile, stored: tuple[int, int] | None) -> Position:
         """Where to go on reading a file: at a place as `mark` returned it, or without one at its present end."""
-        path = file.path
-        self._backups.setdefault(path, file.backups)
-        rotations = self._rotations[path]
+        path, contents = file.path, self._contents_of(file)
         if stored is None:
             end = _size(Path(path))
-            return Position(rotations, end, self._removed[path] + end)
-        if not rotations:
-            sizes = [_size(backup(Path(path), number)) for number in range(1, file.backups + 1)]
-            self._starts[path] = [-sum(sizes[:number]) for number in range(file.backups, 0, -1)]
-        place = Position(rotations - _rotations_since(file, stored[1]), stored[0])
-        start = self._start(path, place.rotations)
+            return Position(contents.number, end, contents.start + end)
+        if not contents.number:
+            contents.measure([_size(backup(Path(path), number)) for number in range(1, file.backups + 1)])
+        place = Position(contents.of_former_run(_rotations_since(file, stored[1])), stored[0])
+        start = contents.start_of(place.rotations)
         place.total = None if start is None else start + place.at
         return place
+
+    def place_of(self, file: LogFile, cursor: Cursor) -> Position:
+        """The place that a cursor names."""
+        if cursor.run_id != self.run_id:
+            return self.resume(file, (cursor.offset, cursor.inode))
+        return Position(min(cursor.rotation, self._contents_of(file).number), cursor.offset)
 
     async def mark(self, path: str, place: Position, offset: int) -> tuple[int, int]:
         """What finds `offset` of the place again after a restart: with it the inode of the backup before it."""
         async with self._rotation_lock:
-            before = backup(Path(path), self._rotations[path] - place.rotations + 1)
-            return offset, _inode(before)
+            contents, rotations = self._contents[path], place.rotations
+            if (number := contents.backup_of(rotations)) is None:
+                if contents.is_rotated_away(rotations):
+                    return offset, 0
+                number, offset = contents.backup_of(contents.next_to(rotations)) or 0, 0
+            return offset, _inode(backup(Path(path), number + 1))
 
     async def read_on(self, path: str, place: Position) -> bytes:
         """What was added since that place, a piece of it; the place moves on."""
         added = b""
         async with self._rotation_lock:
-            while (missed := self._rotations[path] - place.rotations) > 0:
-                is_kept = missed <= (kept := self._backups[path])
-                if is_kept and (added := await asyncio.to_thread(_read, backup(Path(path), missed), place.at)):
+            contents = self._contents[path]
+            while place.rotations < contents.number:
+                file = self._backup(path, place.rotations)
+                if file is not None and (added := await asyncio.to_thread(_read, file, place.at)):
                     break
-                self._begin_next(path, place, place.rotations + 1 if is_kept else place.rotations + missed - kept)
+                _begin_next(contents, place)
             else:
                 size = _size(Path(path))
-                if size < place.at or place.made < self._emptied.get(path, 0):  # emptied, by another program too
-                    place.made = next(_numbers)
-                    place.at, place.total = 0, self._removed[path]
+                if size < place.at:  # emptied by another program
+                    place.at, place.total = 0, contents.start
                 if size > place.at:
                     added = await asyncio.to_thread(_read, Path(path), place.at)
             place.at += len(added)
             place.total = None if place.total is None else place.total + len(added)
             return added
 
-    def _begin_next(self, path: str, place: Position, rotations: int) -> None:
-        """Moves on to the beginning of what was written after so many rotations, and counts what is passed over."""
-        start = self._start(path, rotations)
-        if start is not None:
-            place.lost += 0 if place.total is None else max(0, start - place.total)
-            place.total = start
-        place.rotations, place.at = rotations, 0
+
+def _begin_next(contents: Contents, place: Position) -> None:
+    """Moves on to the beginning of the next content, and counts what is passed over."""
+    place.rotations, place.at = contents.next_to(place.rotations), 0
+    start = contents.start_of(place.rotations)
+    if start is not None:
+        place.lost += 0 if place.total is None else max(0, start - place.total)
+        place.total = start
 
 
 def _line_start(path: Path, offset: int) -> int:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections import deque
 from collections.abc import AsyncGenerator
 
 from attrs import define, evolve, field, frozen
 
-from models.errors import Invalid
 from models.supervision.log_marks import LogMark
-from supervisor.processes.logs.files import LogFile, Position, unless_out_of_resources
+from supervisor.processes.logs.files import LogFile, unless_out_of_resources
+from supervisor.processes.logs.places import Cursor, Position
 from supervisor.processes.logs.process_logs import ProcessLogs
 
 MAX_CHUNK_BYTES = 256 * 1024
@@ -26,29 +25,6 @@ _MAX_BEHIND_BYTES = 4 * 1024 * 1024
 _MAX_TAIL_BYTES = 2 * 1024 * 1024
 _CONTEXT_BYTES = 16 * 1024
 _MAX_DROPPED_PIECES = 64
-_CURSOR = re.compile(r"([0-9a-f]{8})\.(\d{1,15})\.(\d{1,18})\.(\d{1,20})")
-
-
-@frozen
-class Cursor:
-    """A place in a log file that is found again after a rotation and after a restart of the server."""
-
-    run_id: str
-    rotation: int
-    offset: int
-    inode: int
-    """That of the newest backup, 0 without one."""
-
-    def __str__(self) -> str:
-        return f"{self.run_id}.{self.rotation}.{self.offset}.{self.inode}"
-
-
-def read_cursor(text: str, name: str = "after") -> Cursor:
-    """Raises `Invalid`, which names the input."""
-    match = _CURSOR.fullmatch(text)
-    if match is None:
-        raise Invalid(f"{name} is not the cursor of a log")
-    return Cursor(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
 @frozen
@@ -154,7 +130,7 @@ class Follower:
         files, path, beginning = self._logs.files, self._file.path, self._beginning
         text, after = b"", beginning.after
         if after is not None:
-            self._place = self._place_after(after)
+            self._place = files.place_of(self._file, after)
         elif beginning.at is not None:
             self._place = await files.begin_at(path, max(0, beginning.at - _CONTEXT_BYTES))
             self._kept_until = beginning.at + MAX_CHUNK_BYTES
@@ -170,13 +146,6 @@ class Follower:
         await self._read()
         chunk = self._take() or Chunk(first, first)
         return evolve(chunk, is_beginning=True, after=after)
-
-    def _place_after(self, cursor: Cursor) -> Position:
-        files = self._logs.files
-        if cursor.run_id != files.run_id:
-            return files.resume(self._file, (cursor.offset, cursor.inode))
-        files.resume(self._file, None)  # remembers how many backups there are
-        return Position(min(cursor.rotation, files.rotations(self._file.path)), cursor.offset)
 
     def _is_after(self, mark: LogMark, first: int, after: Cursor | None) -> bool:
         """Whether a mark belongs to what a reader gets. At a cursor it has had the marks already."""
@@ -271,7 +240,7 @@ class Follower:
     async def _with_cursor(self, chunk: Chunk, offset: int | None = None) -> Chunk:
         segment, files = self._segments[0], self._logs.files
         offset = segment.first if offset is None else offset
-        _, inode = await files.mark(self._file.path, Position(segment.rotation, offset), offset)
+        offset, inode = await files.mark(self._file.path, Position(segment.rotation, offset), offset)
         return evolve(chunk, cursor=Cursor(files.run_id, segment.rotation, offset, inode))
 
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from attrs import Factory, define
 
 from models.supervision.process import ProcessSpec
-from supervisor.processes.logs.files import LogFile, Logs, Position
+from supervisor.processes.logs.files import LogFile, Logs
 from supervisor.processes.logs.growth import open_inotify, read_inotify, watch_files
+from supervisor.processes.logs.places import Position
 from supervisor.processes.logs.sinks import Origin, Sink
 
 log = logging.getLogger("logs")

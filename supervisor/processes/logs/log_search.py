@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from attrs import evolve, frozen
@@ -13,9 +12,9 @@ from attrs import evolve, frozen
 from models.errors import Failed, NotFound
 from models.supervision import log_search
 from models.supervision.log_marks import LogMark
-from supervisor.processes.logs.access import readable
-from supervisor.processes.logs.files import LogFile, Position, backup
-from supervisor.processes.logs.follower import MAX_CHUNK_BYTES, Chunk, Cursor
+from supervisor.processes.logs.files import LogFile, last_lines
+from supervisor.processes.logs.follower import MAX_CHUNK_BYTES, Chunk
+from supervisor.processes.logs.places import Cursor, Position
 from supervisor.processes.logs.process_logs import ProcessLogs
 from supervisor.workers.pool import WorkerPool
 from supervisor.workers.process import Job
@@ -57,15 +56,15 @@ class LogSearch:
         """
         if cursor is None:
             cursor = await self._end(file)
-        place, _ = self._place(file, cursor)
         files = self._logs.files
+        place = files.place_of(file, cursor)
         start = max(0, place.at - MAX_CHUNK_BYTES)
         text = await files.between(file.path, place.rotations, start, place.at)
         if len(text) < place.at - start:
             raise _rotated_away()
         if start:
             text = text[text.find(b"\n") + 1 :]
-        text = _last_lines(text, lines)
+        text = last_lines(text, lines)
         start = place.at - len(text)
         marks = tuple(mark for mark in await self._marks(file, place) if start <= mark.position < place.at)
         return Chunk(start, place.at, text, marks=marks, cursor=evolve(cursor, offset=start))
@@ -74,20 +73,20 @@ class LogSearch:
         self, file: LogFile, text: str, is_expression: bool, level: int, before: Cursor | None, caller: str
     ) -> Findings:
         """Searches a file, or its part before a place. Raises `NotFound`, `Failed`, and as `WorkerPool.run`."""
-        path, end = file.path, None
-        if before is not None:
-            place, path = self._place(file, before)
-            end = place.at
+        files = self._logs.files
+        place = None if before is None else files.place_of(file, before)
         try:
-            descriptor = await asyncio.to_thread(readable, path)
+            descriptor = await files.open(file.path, place)
         except FileNotFoundError:
+            if place is not None:
+                raise _rotated_away() from None
             return Findings(0, 0, ())
         except OSError as error:
-            raise Failed(f"{path} cannot be read: {error.strerror}") from None
+            raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
         try:
             size = os.fstat(descriptor).st_size
             opened = f"/proc/{os.getpid()}/fd/{descriptor}"  # the worker opens no path that others may change
-            end = size if end is None else min(end, size)
+            end = size if place is None else min(place.at, size)
             answer = await self._pool.run(_job(opened, end, text, is_expression, level), caller)
             return await asyncio.to_thread(_findings, descriptor, answer)
         finally:
@@ -99,33 +98,12 @@ class LogSearch:
         _, inode = await files.mark(file.path, place, place.at)
         return Cursor(files.run_id, place.rotations, place.at, inode)
 
-    def _place(self, file: LogFile, cursor: Cursor) -> tuple[Position, str]:
-        """A place, and the file or the backup that it is in. Raises `NotFound`."""
-        files = self._logs.files
-        files.resume(file, None)  # remembers how many backups there are
-        if cursor.run_id != files.run_id:
-            place = files.resume(file, (cursor.offset, cursor.inode))
-        else:
-            place = Position(min(cursor.rotation, files.rotations(file.path)), cursor.offset)
-        missed = files.rotations(file.path) - place.rotations
-        if missed > file.backups:
-            raise _rotated_away()
-        return place, str(backup(Path(file.path), missed)) if missed else file.path
-
     async def _marks(self, file: LogFile, place: Position) -> list[LogMark]:
         return [mark for mark in await self._logs.marks(file.path) if mark.rotation == place.rotations]
 
 
 def _rotated_away() -> NotFound:
     return NotFound("this part of the log has been rotated away")
-
-
-def _last_lines(text: bytes, lines: int) -> bytes:
-    start = len(text) - text.endswith(b"\n")
-    for _ in range(lines):
-        if (start := text.rfind(b"\n", 0, start)) < 0:
-            break
-    return text[start + 1 :]
 
 
 def _job(path: str, end: int, text: str, is_expression: bool, level: int) -> Job[dict[str, Any]]:
