@@ -89,6 +89,15 @@ def test_pages_of_lines_go_back_to_the_first(server: Server) -> None:
     assert (found["lines"], found["matches"], len(found["found"])) == (2999, 2999, MAX_FOUND)
 
 
+def test_pages_go_back_through_a_line_longer_than_a_page(server: Server) -> None:
+    part = server.get(path_of("lines", "long")).json
+    texts = [part["text"]]
+    while part["start"] and len(texts) < 10:
+        part = server.get(path_of(f"lines?before={part['cursor']}", "long")).json
+        texts.insert(0, part["text"])
+    assert "".join(texts).encode() == LONG
+
+
 def test_lines_before_a_cursor_that_was_cleared_are_gone(server: Server) -> None:
     cursor = server.get(path_of("lines?lines=1", "long")).json["cursor"]
     assert server.post("/api/v1/processes/clear-logs?select=long").status == 200

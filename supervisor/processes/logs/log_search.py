@@ -63,7 +63,7 @@ class LogSearch:
         if len(text) < place.at - start:
             raise _rotated_away()
         if start:
-            text = text[text.find(b"\n") + 1 :]
+            text = text[text.find(b"\n", 0, -1) + 1 :]  # a piece of a line where that is longer than the limit
         text = last_lines(text, lines)
         start = place.at - len(text)
         marks = tuple(mark for mark in await self._marks(file, place) if start <= mark.position < place.at)
