@@ -18,6 +18,7 @@ from models.errors import Invalid
 from models.inputs import FLAG, NAME, Kind, choice, free_text, path, query, whole
 from models.json_format import Instant, http_message
 from models.supervision.log_marks import LogMark
+from supervisor.processes.logs.follower import Chunk
 from supervisor.processes.logs.places import Cursor, read_cursor
 
 _LEVELS = ("error", "warning", "info", "all")
@@ -53,13 +54,13 @@ class LogSearchRequest:
 
 @http_message
 class LogMarkInfo:
-    """A start or an exit of the process at an offset of its log; only an exit has an `exitCode`."""
+    """A start or an exit of the process at an offset of its log; `exitCode` is null for a start, or if unknown."""
 
     at: int
     kind: Literal["started", "exited"]
     pid: int | None
     time: Instant | None
-    exit_code: Int32 | None = field(default=None, metadata=LEFT_OUT)
+    exit_code: Int32 | None
 
 
 @http_message
@@ -98,16 +99,19 @@ async def log_part(handler: Base, request: LogPartRequest) -> LogPart:
     """The lines before a place."""
     file = log_file(handler.supervision, request.name, request.stream)
     chunk = await handler.services.log_search.before(file, request.before, request.lines)
+    return part_of(chunk)
+
+
+def part_of(chunk: Chunk) -> LogPart:
+    """A chunk of a log; `lengths` only if the text does not determine the length of each line in bytes."""
     text = chunk.text.decode("utf-8", "replace")
-    lengths = chunk.line_lengths() if "\ufffd" in text else None
+    lengths = chunk.line_lengths() if chunk.carried or "\ufffd" in text else None
     return LogPart(chunk.first, chunk.end, text, str(chunk.cursor), [_mark(mark) for mark in chunk.marks], lengths)
 
 
 def _mark(mark: LogMark) -> LogMarkInfo:
-    at = instant(mark.time)
-    if mark.is_exit:
-        return LogMarkInfo(mark.position, "exited", mark.pid, at, mark.exit_code)
-    return LogMarkInfo(mark.position, "started", mark.pid, at)
+    kind: Literal["started", "exited"] = "exited" if mark.is_exit else "started"
+    return LogMarkInfo(mark.position, kind, mark.pid, instant(mark.time), mark.exit_code)
 
 
 async def search_log(handler: OperationHandler, request: LogSearchRequest) -> LogFindings:

@@ -29,13 +29,13 @@ from handlers.http.stream_credentials import key_of
 from handlers.http.stream_handler import Streaming
 from handlers.operations import EVENT_STREAM, NoInputs, Operation, operation_routes
 from handlers.routing import Route
+from handlers.supervision.log_reads import part_of
 from handlers.supervision.streams import log_file
 from handlers.tracker.stream import Runs
 from models.errors import Invalid, NotFound
 from models.inputs import NAME, Kind, body, path
 from models.json_format import http_message
 from models.paging import whole
-from models.supervision.log_marks import LogMark
 from supervisor import host
 from supervisor.processes.logs.follower import Beginning, Chunk, Follower
 from supervisor.processes.logs.places import read_cursor
@@ -228,21 +228,12 @@ def _beginning(query: str) -> Beginning:
 
 
 def _log_facts(chunk: Chunk) -> dict[str, object]:
-    """A chunk of a log as JSON; `lengths` only if the text does not determine the length of each line in bytes."""
-    text = chunk.text.decode("utf-8", "replace")
-    marks = [_mark_facts(mark) for mark in chunk.marks]
-    facts: dict[str, object] = {"from": chunk.first, "to": chunk.end, "dropped": chunk.dropped, "text": text}
-    facts |= {"cursor": str(chunk.cursor), "marks": marks}
-    if chunk.carried or "\ufffd" in text:
-        facts["lengths"] = chunk.line_lengths()
+    """A chunk of a log as JSON: a part of the log with the number of lines left out before it."""
+    facts: dict[str, object] = serializers.plain(part_of(chunk))
+    facts |= {"from": facts.pop("start"), "to": facts.pop("end"), "dropped": chunk.dropped}
     if chunk.is_beginning:
         facts |= {"beginning": True, "after": str(chunk.after) if chunk.after else None}
     return facts
-
-
-def _mark_facts(mark: LogMark) -> dict[str, object]:
-    facts = {"at": mark.position, "pid": mark.pid, "time": serializers.instant(mark.time)}
-    return facts | ({"kind": "exited", "exitCode": mark.exit_code} if mark.is_exit else {"kind": "started"})
 
 
 class LiveStream(Streaming):

@@ -126,6 +126,7 @@ def test_an_exit_while_no_server_was_running_is_marked(serve: Serve, tmp_path: P
         marks = next_event(stream, "log/job/stdout")["marks"]
         assert [(mark["kind"], mark["at"], mark["pid"]) for mark in marks] == [("started", 0, pid), ("exited", 6, pid)]
         assert marks[1]["exitCode"] is None
+        assert one.get("/api/v1/processes/logs/job/lines").json["marks"] == marks
         stream.close()
         one.stop()
 
