@@ -82,6 +82,7 @@ class GroupReader:
         self._clock = clock
         self._known: dict[int, _Known] = {}
         self._scanned_at = -MEMBERS_SECONDS
+        self._read_at = 0.0
         self._max_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _DESCRIPTOR_SHARE
         self._leaders: Set[int] = frozenset()
 
@@ -101,7 +102,9 @@ class GroupReader:
         memory = Counter[int]()
         for one in after.values():
             memory[one.group] += one.memory
-        return Reading(self._clock.since_boot(), after, group_ticks(before, after, changed), memory)
+        used = group_ticks(before, after, changed, self._read_at * TICKS_PER_SECOND)
+        self._read_at = self._clock.since_boot()
+        return Reading(self._read_at, after, used, memory)
 
     def close(self) -> None:
         for known in self._known.values():
@@ -194,19 +197,22 @@ def _session(pid: int) -> int | None:
 
 
 def group_ticks(
-    before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes], changed: Set[int] | None = None
+    before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes], changed: Set[int], since: float = 0
 ) -> Counter[int]:
     """The processor time that each group of a `changed` process has used between two readings, in ticks.
 
-    Without `changed` all processes count as such; a process that has ended always does.
+    A process that has ended always counts as changed. A member of a known group that began before `since`, the time of
+    the first reading, and is found only now, counts from now on: when it has used its time is not known.
 
     The time of a child that ended is found in its parent once that has waited for the child; what the child had used by
     `before` is counted already. A child that left the session is not known: when it ends, its whole time counts.
     """
     used, used_by_living = Counter[int](), Counter[int]()
-    for pid in after if changed is None else changed & after.keys():
+    for pid in changed & after.keys():
         times = after[pid]
         last = same(before.get(pid), times.start)
+        if last is None and times.group in before and times.start < since:
+            last = times
         used[times.group] += times.used + times.waited - (last.used + last.waited if last else 0)
         used_by_living[times.group] += times.used - (last.used if last else 0)
     for pid, last in before.items():

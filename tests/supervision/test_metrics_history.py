@@ -155,7 +155,19 @@ def times(used: int, waited: int = 0, *, parent: int = 1, group: int = 10, start
 def test_group_ticks_include_live_and_ended_processes(
     before: dict[int, ProcessTimes], after: dict[int, ProcessTimes], expected: dict[int, int]
 ) -> None:
-    assert {group: ticks for group, ticks in group_ticks(before, after).items() if group in expected} == expected
+    assert {
+        group: ticks for group, ticks in group_ticks(before, after, after.keys()).items() if group in expected
+    } == expected
+
+
+def test_a_member_that_is_found_late_counts_from_then_on() -> None:
+    before, after = {10: times(5)}, {10: times(6), 11: times(300, parent=10, start=700)}
+    assert group_ticks(before, after, after.keys(), 701) == {10: 1}
+    assert group_ticks(before, after, after.keys(), 700) == {10: 301}, "it began since the reading before"
+    assert group_ticks({}, after, after.keys(), 701) == {10: 306}, "the time of a new leader is that since its start"
+    later = {10: times(6), 11: times(340, parent=10, start=700)}
+    assert group_ticks(after, later, later.keys(), 900) == {10: 40}
+    assert group_ticks(later, {10: times(6, 345)}, {10}, 900) == {10: 5}
 
 
 @pytest.fixture
