@@ -102,14 +102,23 @@ class Fleet:
     async def unrunnable(self, processes: Iterable[Process]) -> dict[Process, Problem]:
         """Why those that live must not be stopped for a restart: they, or what lives of their dependents, cannot be
         run on this machine now."""
+        affected = {process: self._affected(process) for process in processes if process.live}
+        problems = await self._problems(one for several in affected.values() for one in several)
+        first = {process: next(filter(None, map(problems.get, several)), None) for process, several in affected.items()}
+        return {process: problem for process, problem in first.items() if problem is not None}
+
+    def _affected(self, process: Process) -> list[Process]:
+        """A process and those of its dependents that live: a restart stops all of these."""
+        return [process, *(one for one in self.dependents_of([process.name]) if one.live)]
+
+    async def _problems(self, processes: Iterable[Process]) -> dict[Process, Problem]:
+        """Why some of these cannot be run on this machine now."""
         found: dict[Process, Problem] = {}
-        for process in processes:
-            for one in (process, *self.dependents_of([process.name])) if process.live else ():
-                try:
-                    if one.live and process not in found:
-                        await self._context.check(one.spec)
-                except Invalid as problem:
-                    found[process] = problem
+        for process in dict.fromkeys(processes):
+            try:
+                await self._context.check(process.spec)
+            except Invalid as problem:
+                found[process] = problem
         return found
 
     async def stored(self) -> None:
@@ -160,7 +169,8 @@ class Fleet:
         return await self._stored(self._restart(self.get(name), next_request(), cause))
 
     async def _restart(self, process: Process, request: int, cause: Cause) -> str:
-        await self._context.check(process.spec)  # raises before anything is stopped
+        for problem in (await self._problems(self._affected(process))).values():
+            raise problem  # before anything is stopped
         behind = [self._processes[other] for other in dependents(self._needed, process.name)]
         wanted = [other for other in behind if other.live or other.is_pending]
         with announced(wanted):

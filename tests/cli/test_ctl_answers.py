@@ -130,6 +130,8 @@ def test_a_restart_with_a_broken_environment_file_leaves_the_process_as_it_was(s
     assert (code, f"failed: web: env-file {file}:1: " in text) == (1, True)
     assert ctl.server.post("/api/v1/processes/group/restart").status == 500
     assert ctl("restart", "web", "other").returncode == 1
+    refused = [ctl.server.do("restart", name) for name in ("web", "db")]
+    assert [(answer.status, answer.json["code"]) for answer in refused] == [(400, "INVALID_PROCESS_CONFIGURATION")] * 2
     after = {name: ctl.server.info(name)["pid"] for name in before}
     assert [name for name in before if before[name] != after[name]] == ["other"]
     file.write_text("A=2\n")

@@ -73,8 +73,9 @@ class SupervisionContext:
 
     async def check(self, spec: ProcessSpec) -> None:
         """Raises `Invalid` where the spec cannot be run on this machine now. A pipe of variables is not read."""
-        for problem in await asyncio.to_thread(env_files.problems, spec.env_file, spec.user, spec.group):
-            raise _invalid(spec, problem)
+        if spec.env_file:
+            for problem in await asyncio.to_thread(env_files.problems, spec.env_file, spec.user, spec.group):
+                raise _invalid(spec, problem)
         self._launch(spec, 0, {})
 
     def adopted_launch(self, spec: ProcessSpec, generation: int, variables: Mapping[str, str] | None) -> Launch:
