@@ -133,7 +133,7 @@ class ProfileSessionEnd(ProfileForm):
     @shown_again
     async def post(self, session: str) -> None:
         user = _user(self)
-        await self.services.accounts.in_store(lambda: accounts.end_session(user.id, int(session)))
+        await self.services.accounts.end_session_of(user, int(session))
         self.redirect(f"{self.prefix}/profile", status=303)
 
 
@@ -141,9 +141,8 @@ async def show_profile(handler: Page, token: str | None = None) -> None:
     """Shows the profile, with a token that was just created."""
     credential, now = _credential(handler), handler.clock.now()
     user = credential.user
-    sessions, tokens = await handler.services.accounts.in_store(
-        lambda: (accounts.sessions_of(user.id, now), accounts.tokens_of(user.id))
-    )
+    sessions = await handler.services.accounts.sessions_of(user)
+    tokens = await handler.services.accounts.in_store(lambda: accounts.tokens_of(user.id))
     write_page(
         handler,
         "accounts/profile.html",
@@ -299,7 +298,7 @@ pages: list[Route] = [
     (r"/profile/password", ProfilePassword),
     (r"/profile/tokens", ProfileTokens),
     (r"/profile/tokens/([0-9]{1,18})/revoke", ProfileTokenRevoke),
-    (r"/profile/sessions/([0-9]{1,18})/end", ProfileSessionEnd),
+    (r"/profile/sessions/(-?[0-9]{1,18})/end", ProfileSessionEnd),
     (r"/users", Users),
     (r"/users/([0-9]{1,18})/role", UserRole),
     (r"/users/([0-9]{1,18})/password", UserPassword),

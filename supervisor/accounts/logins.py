@@ -17,7 +17,7 @@ from typing import TypeVar
 import peewee
 
 from models.accounts import accounts
-from models.accounts.accounts import Credential, PresentedCredential, User
+from models.accounts.accounts import Credential, PresentedCredential, SessionInfo, User
 from models.accounts.tables import database as reports
 from models.config.settings import TrackerSecurity
 from models.errors import DiskFull, Invalid, Problem, Throttled, Unavailable
@@ -231,7 +231,7 @@ class Accounts:
         try:
             session = await self.in_store(lambda: accounts.log_in(stored, lifetime, self._clock.now(), new_hash))
         except DiskFull:
-            session = self._memory.add(stored, self._clock.now())
+            session = self._memory.add(stored, lifetime, self._clock.now())
             log.warning("the session of %s is kept in memory only: the disk is full", stored.user.username)
         if session is None:
             return None
@@ -245,6 +245,18 @@ class Accounts:
             self._memory.drop(credential.id)
             if credential.id > 0:
                 await self.in_store(lambda: accounts.drop_session(credential.id))
+
+    async def sessions_of(self, user: User) -> list[SessionInfo]:
+        """The user's sessions that have not ended, newest first. Raises `Unavailable`, `TimedOut`."""
+        now = self._clock.now()
+        return await self.in_store(lambda: [*self._memory.of_account(user, now), *accounts.sessions_of(user.id, now)])
+
+    async def end_session_of(self, user: User, id: int) -> None:
+        """Ends one of the user's sessions. Raises `NotFound`, `Unavailable`, `TimedOut`."""
+        if id < 0:
+            self._memory.end(user, id)
+        else:
+            await self.in_store(lambda: accounts.end_session(user.id, id))
 
     async def change_password(self, credential: Credential, address: str, current: str, new: str) -> None:
         """Changes the caller's password and ends the other sessions. Raises `Invalid`, `Throttled`, `Unavailable`."""
