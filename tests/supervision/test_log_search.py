@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Server, wait_for
@@ -12,6 +13,7 @@ from http_checks import running_server
 
 from models.errors import Invalid
 from models.supervision.log_search import MAX_FOUND, level_of, search
+from supervisor.processes.logs.log_search import _job
 
 LONG = b"one\n" + b"x" * 600_000 + b"\ntwo\n"
 LINES = [f"ünder {number}" for number in range(3000)]
@@ -145,3 +147,18 @@ def test_lines_without_a_level_have_that_of_the_line_before(tmp_path: Path) -> N
     assert len(json.dumps(search(str(file), 1000, "x" * 1000, False, 3))) < 100
     with pytest.raises(Invalid):
         search(str(file), 1000, "[", True, 3)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"lines": 1, "matches": 1, "found": [(2**63, 1)]}, {"lines": 1, "matches": 1, "found": [(0, 2**63)]},
+        {"lines": 1, "matches": 1, "found": [(90, 11)]}, {"lines": 1, "matches": 2, "found": []},
+        {"lines": 2, "matches": 1, "found": [(0, 1), (1, 1)]}, {"lines": -1, "matches": -1, "found": []},
+    ],
+)  # fmt: skip
+def test_an_answer_that_no_search_gives_is_refused(answer: Any) -> None:
+    read = _job("/x", 100, "", False, 3).read
+    assert read({"lines": 2, "matches": 1, "found": [(90, 10)]}) == {"lines": 2, "matches": 1, "found": [(90, 10)]}
+    with pytest.raises(ValueError, match=r"numbers|places"):
+        read(answer)

@@ -111,7 +111,7 @@ def _job(path: str, end: int, text: str, is_expression: bool, level: int) -> Job
     return Job(
         "models.supervision.log_search:search",
         arguments,
-        _checked,
+        lambda answer: _checked(answer, end),
         _MAX_CPU_SECONDS,
         _MAX_SECONDS,
         0,
@@ -119,12 +119,14 @@ def _job(path: str, end: int, text: str, is_expression: bool, level: int) -> Job
     )
 
 
-def _checked(answer: Any) -> dict[str, Any]:
-    """Raises `ValueError` for what `search` never returns."""
+def _checked(answer: Any, end: int) -> dict[str, Any]:
+    """Raises `ValueError` for what `search` never returns for a file of `end` bytes."""
     lines, matches, found = answer["lines"], answer["matches"], answer["found"]
     numbers = [lines, matches, *(number for at, length in found for number in (at, length))]
     if not all(type(number) is int and number >= 0 for number in numbers) or len(found) > log_search.MAX_FOUND:
         raise ValueError("numbers")
+    if not len(found) <= matches <= lines or not all(at + length <= end for at, length in found):
+        raise ValueError("places")
     return {"lines": lines, "matches": matches, "found": [(at, length) for at, length in found]}
 
 
