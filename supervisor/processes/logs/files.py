@@ -166,7 +166,7 @@ class Logs:
     ) -> AsyncIterator[bytes]:
         """The last `lines` lines, then what is added, in pieces that end with a line wherever one does.
 
-        `cut` gets these lines and where in the file they end, and returns those to send.
+        `cut` gets these lines and where in the file they end, in a thread, and returns those to send.
         Polls four times a second, also where no descriptor is free. What was rotated meanwhile is read from the
         backups.
         """
@@ -174,7 +174,7 @@ class Logs:
             await asyncio.sleep(_FOLLOW_POLL_SECONDS)
         text, place = begun
         whole, rest = _whole_lines(text)
-        yield whole if cut is None else cut(whole, place.at - len(rest))
+        yield whole if cut is None else await asyncio.to_thread(cut, whole, place.at - len(rest))
         while True:
             added = await unless_out_of_resources(self.read_on(path, place))
             if not added:
