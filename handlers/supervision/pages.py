@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from handlers.base import Page, write_page
+from handlers.base import Page, write_long_page, write_page
 from handlers.http import serializers
 from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS, admit
 from handlers.routing import Route
@@ -26,7 +26,7 @@ from handlers.supervision.process_table import (
     usage_texts,
 )
 from handlers.supervision.selection import groups
-from handlers.supervision.streams import LogRequest, log_file
+from handlers.supervision.streams import LogRequest, cut_of, log_file
 from handlers.web import layout
 from handlers.web.table import TableQuery, read_table
 from models.config.redaction import shown_environment, shown_words
@@ -212,11 +212,14 @@ class LogLines(Page):
     async def get(self, name: str) -> None:
         request = read(LogRequest, {"name": name}, self.query(), {})
         file = log_file(self.supervision, name, request.stream)
+        cut = await cut_of(self.supervision, file.path, request.since)
         try:
-            text, _ = await asyncio.to_thread(tail, Path(file.path), request.lines)
+            text = await asyncio.to_thread(
+                lambda: cut(*tail(Path(file.path), request.lines)).decode("utf-8", "replace").rstrip("\n")
+            )
         except OSError as error:
             raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
-        write_page(self, "supervision/log_lines.html", name=name, text=text.decode("utf-8", "replace").rstrip("\n"))
+        await write_long_page(self, "supervision/log_lines.html", name=name, text=text)
 
 
 class HistoryPage(Page):

@@ -165,7 +165,7 @@ class Logs(Base):
         request = read_request(self, self.operations["GET"], [name])
         if request.stream == "both" and not request.download:
             self.set_header("Vary", "Accept")
-            self.send((await self._both(request)).encode(), "text/plain; charset=utf-8")
+            self.send(await self._both(request), "text/plain; charset=utf-8")
             return
         file = log_file(self.supervision, name, request.stream)
         if request.download:
@@ -181,7 +181,7 @@ class Logs(Base):
         self.set_header("Vary", "Accept")
         self.send(text, "text/plain; charset=utf-8")
 
-    async def _both(self, request: LogDownload) -> str:
+    async def _both(self, request: LogDownload) -> bytes:
         """The ends of both logs, each below a mark, that written last at the end. An empty log says so.
 
         A stream without a file of its own is left out. Raises `NotFound` if neither has one, `Failed`.
@@ -193,16 +193,9 @@ class Logs(Base):
             except NotFound:
                 if stream == "stdout" and not paths:
                     raise
-        parts = list[tuple[float, str]]()
-        for path, stream in paths.items():
-            cut = await cut_of(self.supervision, path, request.since)
-            try:
-                text, written = await asyncio.to_thread(_tail_and_time, Path(path), request.lines, cut)
-                empty = "is empty" if request.since is None else "has nothing since then"
-                parts.append((written, _marked(stream, text, empty)))
-            except OSError as error:
-                raise Failed(f"{path} cannot be read: {error.strerror}") from None
-        return "".join(text for _, text in sorted(parts, key=itemgetter(0)))
+        ends = [(path, stream, await cut_of(self.supervision, path, request.since)) for path, stream in paths.items()]
+        empty = "is empty" if request.since is None else "has nothing since then"
+        return await asyncio.to_thread(_marked_ends, ends, request.lines, empty)
 
     async def _download(self, file: LogFile, with_backups: bool) -> None:
         """Sends the file as fast as the client reads; only pieces of it are in memory."""
@@ -223,10 +216,19 @@ class Logs(Base):
             pass  # the client has left
 
 
-def _tail_and_time(path: Path, lines: int, cut: Callable[[bytes, int], bytes]) -> tuple[str, float]:
-    """The end of a log, and when it was written last; 0 for an empty end. Raises `OSError`."""
-    text = cut(*tail(path, lines)).decode("utf-8", "replace")
-    return text, path.stat().st_mtime if text else 0.0
+def _marked_ends(ends: Sequence[tuple[str, str, Callable[[bytes, int], bytes]]], lines: int, empty: str) -> bytes:
+    """The ends of logs, with their streams and cuts, each below its mark, that written last at the end.
+
+    Raises `Failed`.
+    """
+    parts = list[tuple[float, str]]()
+    for path, stream, cut in ends:
+        try:
+            text = cut(*tail(Path(path), lines)).decode("utf-8", "replace")
+            parts.append((Path(path).stat().st_mtime if text else 0.0, _marked(stream, text, empty)))
+        except OSError as error:
+            raise Failed(f"{path} cannot be read: {error.strerror}") from None
+    return "".join(text for _, text in sorted(parts, key=itemgetter(0))).encode()
 
 
 def _marked(stream: str, text: str, empty: str) -> str:

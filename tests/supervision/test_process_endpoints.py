@@ -350,6 +350,16 @@ def test_the_end_of_a_log_is_plain_text(logs: Server, query: str, expected: list
     assert answer.text.splitlines() == expected
 
 
+def test_the_frame_of_a_log_has_the_lines_since_a_time(logs: Server) -> None:
+    file = logs.folder / "merged.log"
+    file.write_text("2026-11-25T10:00:00Z old\n2026-11-25T10:10:00Z new\n")
+    try:
+        pages = [logs.get(f"/processes/merged/log{query}").text for query in ("", "?since=2026-11-25T10:05:00Z")]
+    finally:
+        file.unlink()
+    assert [("00Z old" in page, "00Z new" in page) for page in pages] == [(True, True), (False, True)]
+
+
 def test_log_of_a_process_never_started_is_empty(logs: Server) -> None:
     answer = logs.get(f"{API}/logs/quiet")
     assert (answer.status, answer.body) == (200, b"")
