@@ -29,6 +29,7 @@ Words = NewType("Words", tuple[str, ...])
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 MAX_SECONDS = 36500 * 86400.0  # a hundred years: beyond it timers and dates overflow
+MAX_REQUEST_SECONDS = 40  # a message is leased for 60 s while it is sent, and its secrets may take 10 s to read
 
 
 class ValidationError(ValueError):
@@ -166,16 +167,6 @@ def some_time(length: Seconds) -> Seconds:
     if not length:
         raise ValidationError("must be longer than 0")
     return length
-
-
-MAX_REQUEST_SECONDS = 40
-"""A message is leased for 60 s while it is sent, and its secrets may take 10 s to read."""
-
-
-def request_time(length: Seconds) -> Seconds:
-    if length > MAX_REQUEST_SECONDS:
-        raise ValidationError(f"must be {MAX_REQUEST_SECONDS}s or less, which ends before the lease of a message")
-    return some_time(length)
 
 
 def a_mebibyte_or_more(size: Size) -> Size:

@@ -61,7 +61,7 @@ class Outbound:
 
     allowed_hosts: tuple[Annotated[str, parsers.host_port], ...] = ()
     block_private_networks: bool = True
-    timeout: Annotated[Seconds, parsers.request_time] = Seconds(10)
+    timeout: Annotated[Seconds, parsers.time_between(0.001, parsers.MAX_REQUEST_SECONDS)] = Seconds(10)
     ca_file: Path | None = None
     max_answer: Bytes = Size(MIB)
 

@@ -227,8 +227,9 @@ def test_a_test_of_playwright_is_a_spec_in_a_project() -> None:
     document = {"config": {"rootDir": "/"}, "suites": [{"title": "b", "file": "b", "specs": [spec]}]}
     report, cases = read_test_report(json.dumps(document))
     assert (only_case(cases).status, report.suites[0].name) == (PASSED, "b")
-    spec["tests"] = [playwright_test("", "unexpected", "timedOut"), playwright_test("", "unexpected")]
-    spec["tests"][0]["results"][0].pop("error")
+    late = playwright_test("", "unexpected", "timedOut")
+    late["results"][0].pop("error")
+    spec["tests"] = [late, playwright_test("", "unexpected")]
     messages = [case.failure_message for case in read_test_report(json.dumps(document))[1]]
     assert messages == ["timedOut", None], "a test without results has none of the one before"
 
