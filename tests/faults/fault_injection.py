@@ -188,14 +188,14 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 def fill_disk(disk: Path, leave: int = 0) -> Path:
-    """Fills a disk with one file, except for `leave` bytes, and returns that file."""
+    """Fills a disk with one file, except for `leave` bytes, or fills it again; returns that file."""
     filler = disk / "filler"
     if leave:
         found = os.statvfs(disk)
         with filler.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - leave)
         return filler
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+    with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * 1024)
     return filler
