@@ -8,13 +8,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from attrs import evolve
-
 from handlers.base import Base
-from handlers.http.permissions import ADMINISTER, SIGNED_IN
-from handlers.operations import JsonBody, Operation, operation_routes
+from handlers.operations import Operation, operation_routes
 from handlers.outbound import fields
-from handlers.outbound.access import project_of
+from handlers.outbound.scopes import SCOPES, Resource, check_stored, scope_of
 from handlers.routing import Route
 from handlers.tracker.responses import SecretInfo
 from models.config import parsers, secret_files
@@ -24,7 +21,7 @@ from models.inputs import ID_TEXT, NAME, path
 from models.json_format import Instant, http_message
 from models.outbound import channels, rules
 from models.outbound.channels import MAX_RECIPIENTS, Channel, Settings
-from models.outbound.rules import CONFIG, SERVER
+from models.outbound.rules import SERVER
 from models.outbound.tables import store
 
 if TYPE_CHECKING:
@@ -118,17 +115,6 @@ class NewProjectChannel(ChannelFields):
 
 
 @http_message
-class ChannelOfServer:
-    id: str = path("The channel", kind=NAME)
-
-
-@http_message
-class ChannelOfProject:
-    project: str = path("The project", kind=ID_TEXT)
-    id: str = path("The channel", kind=NAME)
-
-
-@http_message
 class ChangedChannel(ChannelFields):
     id: str = path("The channel", kind=NAME)
 
@@ -140,11 +126,6 @@ class ChangedProjectChannel(ChannelFields):
 
 
 @http_message
-class ProjectOnly:
-    project: str = path("The project", kind=ID_TEXT)
-
-
-@http_message
 class ChannelTest:
     """What came of a test message. `status` is that of the target's answer."""
 
@@ -152,12 +133,6 @@ class ChannelTest:
     status: int | None
     duration_ms: int
     error: str | None
-
-
-async def scope_of(handler: Base, request: Any) -> tuple[Core, int]:
-    """The parts in use, and the project of a request; `SERVER` without one. Raises `Denied`, `NotFound`."""
-    project_id = await project_of(handler, getattr(request, "project", None))
-    return await handler.services.outbound.core(), project_id
 
 
 def found_in(core: Core, id: str, project_id: int) -> Channel:
@@ -184,8 +159,8 @@ async def keep_channel(handler: Base, request: Any) -> ChannelInfo:
     """Makes a channel, or changes the one that the request names."""
     core, project_id = await scope_of(handler, request)
     id, now = getattr(request, "id", None), handler.clock.now()
-    if id is not None and id.startswith(CONFIG):
-        raise Conflict(f"the channel {id} stands in the configuration: change it there")
+    if id is not None:
+        check_stored("channel", id, "change")
     if project_id == SERVER and request.name in handler.config.notify.channels:
         raise Conflict(f"there is another channel named {request.name}, in the configuration")
     changes = fields.given({name: getattr(request, name) for name in channels.SECRETS})
@@ -235,8 +210,7 @@ def _host(url: str | None) -> str | None:
 
 async def delete_channel(handler: Base, request: Any) -> None:
     core, project_id = await scope_of(handler, request)
-    if request.id.startswith(CONFIG):
-        raise Conflict(f"the channel {request.id} stands in the configuration: remove it there")
+    check_stored("channel", request.id, "remove")
     now = handler.clock.now()
 
     def delete() -> None:
@@ -254,14 +228,14 @@ async def test_channel(handler: Base, request: Any) -> ChannelTest:
     core, project_id = await scope_of(handler, request)
     await core.run(core.notifier.read)
     channel = found_in(core, request.id, project_id)
-    check_test(handler, core, channel)
+    _check_test(handler, core, channel)
     begun = time.monotonic()
-    outcome = await core.test(evolve(channel, is_enabled=True))
+    outcome = await core.test(channel)
     took = round((time.monotonic() - begun) * 1000)
     return ChannelTest(outcome.is_delivered, outcome.status, took, outcome.error)
 
 
-def check_test(handler: Base, core: Core, channel: Channel) -> None:
+def _check_test(handler: Base, core: Core, channel: Channel) -> None:
     """Counts a test of a channel. Raises `Throttled`."""
     tests = core.tested.setdefault(channel.id, deque(maxlen=_TESTS_PER_MINUTE))
     now = handler.clock.since_boot()
@@ -270,49 +244,27 @@ def check_test(handler: Base, core: Core, channel: Channel) -> None:
     tests.append(now)
 
 
-@http_message
-class ServerOnly:
-    """The request type of lists of the server."""
-
-
-_UNKNOWN = JsonBody("a JSON object is required", "is not a field of a channel")
-_ERRORS = [404, 409]
+CHANNELS = Resource(
+    "channel",
+    "channel",
+    (NewChannel, NewProjectChannel),
+    (ChangedChannel, ChangedProjectChannel),
+    ChannelInfo,
+    list_channels,
+    get_channel,
+    keep_channel,
+    delete_channel,
+    "; a secret that is left out stays, null removes it",
+)
 OPERATIONS = [
+    *CHANNELS.operations(),
     *(
-        operation
-        for base, name, new, one, changed, whole, who in (
-            ("/notify", "server", NewChannel, ChannelOfServer, ChangedChannel, ServerOnly, ADMINISTER),
-            ("/projects/{project}/notify", "project", NewProjectChannel, ChannelOfProject, ChangedProjectChannel,
-             ProjectOnly, SIGNED_IN),
+        Operation(
+            None, "POST", f"{scope.base}/channels/{{id}}/test", f"Send a test message to a channel of the {scope.name}",
+            scope.one, test_channel, ChannelTest, error_statuses=[404, 429], name=f"{scope.name}_channel_test",
+            permission=scope.permission,
         )
-        for operation in (
-            Operation(
-                None, "GET", f"{base}/channels", f"List the channels of the {name}", whole, list_channels,
-                list[ChannelInfo], error_statuses=[404], name=f"{name}_channel_list", permission=who,
-            ),
-            Operation(
-                None, "POST", f"{base}/channels", f"Make a channel of the {name}", new, keep_channel, ChannelInfo, 201,
-                error_statuses=_ERRORS, name=f"{name}_channel_make", permission=who, body=_UNKNOWN,
-            ),
-            Operation(
-                None, "GET", f"{base}/channels/{{id}}", f"Get a channel of the {name}", one, get_channel, ChannelInfo,
-                error_statuses=[404], name=f"{name}_channel", permission=who,
-            ),
-            Operation(
-                None, "PUT", f"{base}/channels/{{id}}",
-                f"Change a channel of the {name}; a secret that is left out stays, null removes it", changed,
-                keep_channel, ChannelInfo, error_statuses=_ERRORS, name=f"{name}_channel_change", permission=who,
-                body=_UNKNOWN,
-            ),
-            Operation(
-                None, "DELETE", f"{base}/channels/{{id}}", f"Delete a channel of the {name}", one, delete_channel, None,
-                204, error_statuses=_ERRORS, name=f"{name}_channel_delete", permission=who,
-            ),
-            Operation(
-                None, "POST", f"{base}/channels/{{id}}/test", f"Send a test message to a channel of the {name}", one,
-                test_channel, ChannelTest, error_statuses=[404, 429], name=f"{name}_channel_test", permission=who,
-            ),
-        )
-    )
+        for scope in SCOPES
+    ),
 ]  # fmt: skip
 routes: list[Route] = operation_routes(OPERATIONS)

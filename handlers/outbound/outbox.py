@@ -5,7 +5,7 @@ from __future__ import annotations
 from handlers.base import Base
 from handlers.http.permissions import SIGNED_IN
 from handlers.operations import Operation, operation_routes
-from handlers.outbound.access import project_of
+from handlers.outbound.scopes import project_of
 from handlers.routing import Route
 from models.errors import NotFound
 from models.inputs import ID, ID_TEXT, choice, free_text, path, query, whole

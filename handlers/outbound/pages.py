@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 from handlers.base import Page, write_page
 from handlers.http.permissions import ADMINISTER
-from handlers.outbound.channels import channel_info, check_test, found_in, list_channels
-from handlers.outbound.outbox import DeliveryInfo, delivery_info
+from handlers.outbound.channels import ChannelInfo, ChannelTest, get_channel, list_channels, test_channel
+from handlers.outbound.outbox import DeliveryInfo, MessageRequest, delete_message, delivery_info, retry_message
 from handlers.outbound.rules import list_rules
+from handlers.outbound.scopes import OneOfServer
 from handlers.routing import Route
 from models.outbound import outbox
-from models.outbound.rules import SERVER
 from models.paging import INT64
 
 _SHOWN = 50
@@ -22,8 +19,9 @@ STATE_KINDS = {"PENDING": "busy warn", "DONE": "good", "DEAD": "bad", "SUPERSEDE
 class Notifications(Page):
     permission = ADMINISTER
     back = "/notifications"
-    tested: dict[str, Any] | None = None
-    """The outcome of the test that was just made."""
+    tested: ChannelTest | None = None
+    """The outcome of the test that was just made, of `tested_channel`."""
+    tested_channel: ChannelInfo | None = None
 
     async def get(self, *_: str) -> None:
         """Also at the address of a test, which a browser loads again."""
@@ -49,49 +47,43 @@ class Notifications(Page):
             counts=core.dispatcher.counts,
             state_kinds=STATE_KINDS,
             tested=self.tested,
+            tested_channel=self.tested_channel,
         )
 
 
-class ChannelTest(Notifications):
+class ChannelTestForm(Notifications):
     """Tests a channel, and shows the page with the answer."""
 
     async def post(self, id: str) -> None:
-        core = await self.services.outbound.core()
-        await core.run(core.notifier.read)
-        channel = found_in(core, id, SERVER)
-        check_test(self, core, channel)
-        begun = time.monotonic()
-        outcome = await core.test(channel)
-        took = round((time.monotonic() - begun) * 1000)
-        self.tested = {"channel": channel_info(channel), "outcome": outcome, "took": took}
+        request = OneOfServer(id=id)
+        self.tested_channel = await get_channel(self, request)
+        self.tested = await test_channel(self, request)
         await self.show()
 
 
-class Retry(Page):
+class MessageForm(Page):
     permission = ADMINISTER
     back = "/notifications"
 
-    async def post(self, id: str) -> None:
-        core, now = await self.services.outbound.core(), self.clock.now()
-        await core.run(lambda: outbox.retry(int(id), now, core.limits))
-        core.dispatcher.wake()
+    def leave(self) -> None:
         self.redirect(f"{self.prefix}/notifications", status=303)
 
 
-class Delete(Page):
-    permission = ADMINISTER
-    back = "/notifications"
-
+class Retry(MessageForm):
     async def post(self, id: str) -> None:
-        core = await self.services.outbound.core()
-        await core.run(lambda: outbox.delete(int(id), self.clock.now()))
-        core.dispatcher.wake()
-        self.redirect(f"{self.prefix}/notifications", status=303)
+        await retry_message(self, MessageRequest(id=int(id)))
+        self.leave()
+
+
+class Delete(MessageForm):
+    async def post(self, id: str) -> None:
+        await delete_message(self, MessageRequest(id=int(id)))
+        self.leave()
 
 
 routes: list[Route] = [
     (r"/notifications", Notifications),
-    (r"/notifications/channels/([^/]+)/test", ChannelTest),
+    (r"/notifications/channels/([^/]+)/test", ChannelTestForm),
     (r"/notifications/([0-9]{1,18})/retry", Retry),
     (r"/notifications/([0-9]{1,18})/delete", Delete),
 ]

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import fields as attributes
 
 from handlers.base import Base
-from handlers.http.permissions import ADMINISTER, SIGNED_IN
-from handlers.operations import JsonBody, Operation, operation_routes
+from handlers.operations import operation_routes
 from handlers.outbound import fields
-from handlers.outbound.channels import ChannelOfProject, ChannelOfServer, ProjectOnly, ServerOnly, scope_of
+from handlers.outbound.scopes import Resource, check_stored, scope_of
 from handlers.routing import Route
 from models.config import parsers
 from models.config.settings import NotifyRule
-from models.errors import Conflict, Invalid
+from models.errors import Invalid
 from models.inputs import ID_TEXT, NAME, path
 from models.json_format import Instant, http_message
 from models.outbound import rules
@@ -124,8 +123,8 @@ async def keep_rule(handler: Base, request: Any) -> NotifyRuleInfo:
     """Makes a rule, or changes the one that the request names."""
     core, project_id = await scope_of(handler, request)
     id, now = getattr(request, "id", None), handler.clock.now()
-    if id is not None and id.startswith(CONFIG):
-        raise Conflict(f"the rule {id} stands in the configuration: change it there")
+    if id is not None:
+        check_stored("rule", id, "change")
     await core.run(core.notifier.read)
     values = {each.name: getattr(request, each.name) for each in attributes(NotifyRule)}
     values["channels"] = _channels(core, request.channels, project_id)
@@ -153,45 +152,20 @@ def _channels(core: Core, names: tuple[str, ...], project_id: int) -> tuple[str,
 
 async def delete_rule(handler: Base, request: Any) -> None:
     core, project_id = await scope_of(handler, request)
-    if request.id.startswith(CONFIG):
-        raise Conflict(f"the rule {request.id} stands in the configuration: remove it there")
+    check_stored("rule", request.id, "remove")
     await core.run(lambda: rules.delete(request.id, project_id))
     await core.changed()
 
 
-_UNKNOWN = JsonBody("a JSON object is required", "is not a field of a rule")
-_ERRORS = [404, 409]
-OPERATIONS = [
-    *(
-        operation
-        for base, name, new, one, changed, whole, who in (
-            ("/notify", "server", NewRule, ChannelOfServer, ChangedRule, ServerOnly, ADMINISTER),
-            ("/projects/{project}/notify", "project", NewProjectRule, ChannelOfProject, ChangedProjectRule,
-             ProjectOnly, SIGNED_IN),
-        )
-        for operation in (
-            Operation(
-                None, "GET", f"{base}/rules", f"List the notification rules of the {name}", whole, list_rules,
-                list[NotifyRuleInfo], error_statuses=[404], name=f"{name}_rule_list", permission=who,
-            ),
-            Operation(
-                None, "POST", f"{base}/rules", f"Make a notification rule of the {name}", new, keep_rule,
-                NotifyRuleInfo, 201, error_statuses=_ERRORS, name=f"{name}_rule_make", permission=who,
-                body=_UNKNOWN,
-            ),
-            Operation(
-                None, "GET", f"{base}/rules/{{id}}", f"Get a notification rule of the {name}", one, get_rule,
-                NotifyRuleInfo, error_statuses=[404], name=f"{name}_rule", permission=who,
-            ),
-            Operation(
-                None, "PUT", f"{base}/rules/{{id}}", f"Change a notification rule of the {name}", changed, keep_rule,
-                NotifyRuleInfo, error_statuses=_ERRORS, name=f"{name}_rule_change", permission=who, body=_UNKNOWN,
-            ),
-            Operation(
-                None, "DELETE", f"{base}/rules/{{id}}", f"Delete a notification rule of the {name}", one, delete_rule,
-                None, 204, error_statuses=_ERRORS, name=f"{name}_rule_delete", permission=who,
-            ),
-        )
-    )
-]  # fmt: skip
-routes: list[Route] = operation_routes(OPERATIONS)
+RULES = Resource(
+    "rule",
+    "notification rule",
+    (NewRule, NewProjectRule),
+    (ChangedRule, ChangedProjectRule),
+    NotifyRuleInfo,
+    list_rules,
+    get_rule,
+    keep_rule,
+    delete_rule,
+)
+routes: list[Route] = operation_routes(RULES.operations())
