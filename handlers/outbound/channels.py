@@ -6,7 +6,6 @@ import secrets
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from handlers.base import Base
 from handlers.operations import Operation, operation_routes
@@ -23,6 +22,7 @@ from models.outbound import channels, rules
 from models.outbound.channels import MAX_RECIPIENTS, Channel, Settings
 from models.outbound.rules import SERVER
 from models.outbound.tables import store
+from supervisor.http import urls
 
 if TYPE_CHECKING:
     from supervisor.outbound.core import Core
@@ -200,12 +200,11 @@ def _complete(id: str | None, project_id: int, settings: Settings, changes: dict
 
 
 def _host(url: str | None) -> str | None:
-    """The scheme and host of an address, which may be shown."""
+    """The scheme, host and port of an address, which may be shown. Raises `Invalid`."""
     if url is None:
         return None
-    parts = urlsplit(url)
-    port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname}{port}"
+    parsed = urls.parse(url, "url")
+    return f"{parsed.scheme}://{parsed.authority}"
 
 
 async def delete_channel(handler: Base, request: Any) -> None:

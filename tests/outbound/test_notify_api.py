@@ -83,6 +83,20 @@ def test_an_owner_has_the_channels_of_a_project_and_nobody_else(shared: Server) 
     assert owner.ask("DELETE", f"{path}/channels/{id}").status == 204
 
 
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://[2001:DB8::1]:8443/hook", "https://[2001:db8::1]:8443"),
+        ("https://[2001:db8::1]/hook", "https://[2001:db8::1]"),
+        ("https://joe:pw@Chat.example:443/hook", "https://chat.example"),
+        ("http://chat.example:443/hook", "http://chat.example:443"),
+    ],
+)
+def test_the_host_of_a_channel_is_shown_as_in_an_address(shared: Server, url: str, host: str) -> None:
+    made = Admin(shared).ask("POST", "/notify/channels", channel(url, url=url))
+    assert (made.status, made.json["host"]) == (201, host)
+
+
 def users_named(name: str) -> Any:
     return accounts.user_named(name)
 
