@@ -7,7 +7,7 @@ from handlers.http.permissions import SIGNED_IN
 from handlers.operations import Operation, operation_routes
 from handlers.outbound.scopes import project_of
 from handlers.routing import Route
-from models.errors import NotFound
+from models.errors import Denied, NotFound
 from models.inputs import ID, ID_TEXT, choice, free_text, path, query, whole
 from models.json_format import Instant, http_message
 from models.outbound import outbox
@@ -98,7 +98,7 @@ class MessageRequest:
 
 
 async def _message(handler: Base, id: int) -> Delivery:
-    """The message, which the caller may change. Raises `NotFound`, `Denied`."""
+    """The message. Raises `NotFound`, also where the caller may not change it: both answers are the same."""
     core = await handler.services.outbound.core()
     user = handler.caller.user
     if user is not None and user.is_admin:
@@ -106,7 +106,7 @@ async def _message(handler: Base, id: int) -> Delivery:
     try:
         found = await core.run(lambda: outbox.get(id))
         await project_of(handler, None if found.project_id is None else str(found.project_id))
-    except NotFound:
+    except (Denied, NotFound):
         raise NotFound(f"there is no message {id} in the outbox") from None
     return found
 
@@ -137,12 +137,13 @@ OPERATIONS = [
         OutboxRequest, list_messages, OutboxPage, error_statuses=[404], name="outbox_list", permission=SIGNED_IN,
     ),
     Operation(
-        None, "POST", "/outbox/{id}/retry", "Try a dead message again, with the same message id", MessageRequest,
-        retry_message, DeliveryInfo, 202, error_statuses=[404, 409], name="outbox_retry", permission=SIGNED_IN,
+        None, "POST", "/outbox/{id}/retry", "Try a dead message again, with the same id (ADMIN; OWNER of its project)",
+        MessageRequest, retry_message, DeliveryInfo, 202, error_statuses=[404, 409], name="outbox_retry",
+        permission=SIGNED_IN,
     ),
     Operation(
-        None, "DELETE", "/outbox/{id}", "Delete a message of the outbox", MessageRequest, delete_message, None, 204,
-        error_statuses=[404, 409], name="outbox_delete", permission=SIGNED_IN,
+        None, "DELETE", "/outbox/{id}", "Delete a message of the outbox (ADMIN; OWNER of its project)", MessageRequest,
+        delete_message, None, 204, error_statuses=[404, 409], name="outbox_delete", permission=SIGNED_IN,
     ),
 ]  # fmt: skip
 routes: list[Route] = operation_routes(OPERATIONS)

@@ -97,6 +97,36 @@ def test_the_host_of_a_channel_is_shown_as_in_an_address(shared: Server, url: st
     assert (made.status, made.json["host"]) == (201, host)
 
 
+def test_ids_of_messages_show_nothing_to_callers_without_the_permission(serve: Serve, receiver: WebServer) -> None:
+    """Also to a member of the message's project: the answer is that for a message that does not exist."""
+    receiver.pages["/hook"] = (404, {}, b"")
+    server = serve({"boom": {"command": ["sh", "-c", "exit 3"], "restart": "never"}}, server=allowing(receiver))
+    admin, owner, writer = Admin(server), Admin(server, "owner", "USER"), Admin(server, "writer", "USER")
+    with records.store_of(server):
+        project = records.create_project("shop")
+        records.add_member(project, users_named("owner"), "OWNER")
+        records.add_member(project, users_named("writer"), "WRITE")
+    of_project = f"/projects/{project.id}/notify"
+    for one, path, events in ((admin, "/notify", "process.crashed"), (owner, of_project, "gate.failed")):
+        assert one.ask("POST", f"{path}/channels", channel("team", url=f"{receiver.url}/hook")).status == 201
+        rule = {"name": "all", "channels": ["team"], "events": [events], "groupWait": 0}
+        assert one.ask("POST", f"{path}/rules", rule).status == 201
+    server.do("start", "boom")
+    upload(server, "a" * 40, "<failure/>")
+    rows = wait_for(lambda: [row["id"] for row in admin.until_outbox("DEAD", "DEAD")])
+    id_of_project = owner.outbox(f"?projectId={project.id}")[0]["id"]
+    for method, end in (("POST", "/retry"), ("DELETE", "")):
+        for caller, id in (
+            (writer, rows[0]),
+            (writer, rows[1]),
+            (owner, next(id for id in rows if id != id_of_project)),
+        ):
+            refused, absent = (caller.ask(method, f"/outbox/{number}{end}") for number in (id, 99))
+            assert (refused.status, absent.status) == (404, 404)
+            assert refused.json["detail"].replace(str(id), "99") == absent.json["detail"]
+    assert owner.ask("DELETE", f"/outbox/{id_of_project}").status == 204
+
+
 def users_named(name: str) -> Any:
     return accounts.user_named(name)
 
