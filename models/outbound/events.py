@@ -93,7 +93,7 @@ def _of_process(type: str, name: str, at: int, title: str, labels: Mapping[str, 
 
 
 def of_release(type: str, namespace: str | None, name: str, at: int, title: str) -> Event:
-    """The event of a change of a helm release."""
+    """The event of a change of a release."""
     full = f"{namespace}/{name}" if namespace else name
     link = f"/releases/{quote(name, safe='')}" + (f"?namespace={quote(namespace, safe='')}" if namespace else "")
     return Event(type, f"release:{full}", at, title, link, release=full)

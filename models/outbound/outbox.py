@@ -83,7 +83,7 @@ class Outcome:
     is_final: bool = False
     """Whether another try cannot help."""
     retry_after: float | None = None
-    """Seconds that the target asked for."""
+    """Seconds of the `Retry-After` of the target."""
     remaining: tuple[str, ...] = field(default=(), repr=False)
     """The recipients of a mail that another try is for; empty: all."""
 

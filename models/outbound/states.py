@@ -2,9 +2,9 @@
 
 A subject becomes bad with one message, and good with another one after it was good for `resolve-after`. What happens
 within `quiet` after a message is counted and reported once after it, but a subject that becomes bad is reported at
-once, unless the last message said so too: then it flaps. `group-wait` collects what happens at about the same time,
-and what is beyond `max-per-hour` follows in the next hour. Everything is stored, so a restart neither loses nor repeats
-a message.
+once, unless the last message reported that too: then it flaps. `group-wait` collects what happens at about the same
+time, and what is beyond `max-per-hour` follows in the next hour. Everything is stored, so a restart neither loses nor
+repeats a message.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Dispatcher:
         on_dead: Callable[[Delivery], Awaitable[None]],
         is_shared: bool,
     ) -> None:
-        """`run` runs work on the store in a thread. `owner` names this node. `on_dead` is told what is given up."""
+        """`run` runs work on the store in a thread. `owner` names this node. `on_dead` gets what is given up."""
         self.results: Counter[tuple[str, str]] = Counter()
         """The tries by kind and result: delivered, retried, dead."""
         self.counts = {"PENDING": 0, "DEAD": 0}
