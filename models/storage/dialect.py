@@ -47,6 +47,8 @@ _INDEXES = {
     "run_by_branch": ("CREATE INDEX run_by_branch ON run USING hash (branch)",),
     "run_by_place": (),
     "run_by_flag_and_place": (),
+    "run_by_commit_and_place": (),
+    "run_by_branch_and_time": (),
 }
 _TRIGGER = re.compile(r"CREATE TRIGGER (?P<name>\w+) (?P<event>AFTER [\w, ]+ ON \w+) BEGIN (?P<body>.*); END")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+)")

@@ -442,3 +442,12 @@ STEPS.append(["ALTER TABLE patch ADD COLUMN renames TEXT"])
 """The new paths of renamed files by their old ones, as JSON."""
 
 STEPS.append(["CREATE INDEX project_by_creator ON project (created_from, created_at) WHERE created_from IS NOT NULL"])
+
+STEPS.append(
+    [
+        "CREATE INDEX run_by_commit_and_place ON run (project_id, commit_sha, branch, first_at, first_id)",
+        "CREATE INDEX run_by_branch_and_time ON run (project_id, branch, created_at, id)",
+        "CREATE INDEX run_of_pull ON run (project_id, created_at, id) WHERE pr_number IS NOT NULL",
+    ]
+)
+"""A commit is judged, and a page of commits or pull requests listed, at the same cost however long the history is."""

@@ -37,8 +37,8 @@ _PLACED = f"""
             coalesce(o.first_at, a.first_at, w.created_at) AS at, coalesce(o.first_id, a.first_id, w.id) AS place
         FROM first_runs w LEFT JOIN run o ON o.id = w.on_base LEFT JOIN run a ON a.id = w.anywhere)"""  # noqa: S608
 _OF_DIFF = f"""
-    SELECT e.id FROM base_commit c JOIN counted_run e ON {_ON_BASE} AND e.commit_sha = c.commit_sha
-        AND e.flag = w.flag AND {_IS_BASE}
+    SELECT e.id FROM base_commit c JOIN run e INDEXED BY run_by_commit ON e.superseded_by IS NULL AND {_ON_BASE}
+        AND e.commit_sha = c.commit_sha AND e.flag = w.flag AND {_IS_BASE}
     WHERE c.run_id = w.id AND (w.commit_sha IS NULL OR e.commit_sha <> w.commit_sha)
     ORDER BY c.place, e.created_at DESC, e.id DESC LIMIT 1"""  # noqa: S608 (constants)
 _OF_BRANCH = f"""
@@ -68,7 +68,7 @@ _WITH_POINTS = f"""{_FOUND},
 _BASE_BRANCH = f"{_PLACED} SELECT base FROM placed"  # noqa: S608 (constants)
 _PLACE_ON = """
     SELECT e.first_at, e.first_id FROM run r JOIN counted_run e ON e.project_id = r.project_id
-        AND (e.id = r.id OR e.commit_sha = r.commit_sha)
+        AND e.commit_sha = r.commit_sha
     WHERE r.id = :run ORDER BY CASE WHEN e.branch = :branch AND e.head_repo IS NULL THEN 0 ELSE 1 END,
         e.first_at, e.first_id LIMIT 1"""
 _UNKNOWN_BRANCH = f"{_PLACED} SELECT named, base FROM placed WHERE named <> '' AND named <> base"  # noqa: S608
@@ -137,7 +137,7 @@ def base_branch(run_id: int, default_branch: str) -> str:
 
 
 def place_on(run_id: int, branch: str) -> tuple[int, int]:
-    """The place of a run's commit in the order of a branch, or that of its first upload."""
+    """The place of a run's commit, which it must have, in the order of a branch, or that of its first upload."""
     at, place = reports.execute_sql(_PLACE_ON, {"run": run_id, "branch": branch}).fetchone()
     return at, place
 

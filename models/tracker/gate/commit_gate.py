@@ -29,19 +29,22 @@ MAX_CANDIDATES = 10
 _ON_BRANCH = "AND branch = :branch"
 
 _COMMITS = """
-    SELECT commit_sha FROM (SELECT commit_sha, max(created_at) AS newest FROM counted_run WHERE project_id = :project
+    SELECT commit_sha FROM (SELECT commit_sha, max(created_at) AS newest FROM run INDEXED BY run_by_prefix
+        WHERE superseded_by IS NULL AND project_id = :project
         AND substr(lower(commit_sha), 1, 7) = :start AND substr(lower(commit_sha), 1, :length) = :prefix
         GROUP BY commit_sha) AS commits ORDER BY newest DESC, commit_sha"""
 _NEWEST_OF_BRANCH = """
     SELECT id FROM counted_run WHERE project_id = :project AND branch = :branch {only}
     ORDER BY first_at DESC, first_id DESC, created_at DESC, id DESC LIMIT 1"""
-_OF_COMMIT = "project_id = :project AND commit_sha = :commit {only}"
-_NEWEST_OF_COMMIT = f"SELECT id FROM counted_run WHERE {_OF_COMMIT} ORDER BY created_at DESC, id DESC LIMIT 1"  # noqa: S608
+_OF_COMMIT = (
+    "run INDEXED BY run_by_commit WHERE superseded_by IS NULL AND project_id = :project AND commit_sha = :commit {only}"
+)
+_NEWEST_OF_COMMIT = f"SELECT id FROM {_OF_COMMIT} ORDER BY created_at DESC, id DESC LIMIT 1"  # noqa: S608
 _NEWEST_OF_FLAGS = f"""
     SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY flag ORDER BY created_at DESC, id DESC) AS place, flag
-        FROM counted_run WHERE {_OF_COMMIT}) AS runs
+        FROM {_OF_COMMIT}) AS runs
     WHERE place = 1 ORDER BY flag LIMIT :most"""  # noqa: S608 (constants)
-_FLAGS = f"SELECT DISTINCT flag FROM counted_run WHERE {_OF_COMMIT}"  # noqa: S608 (constants)
+_FLAGS = f"SELECT DISTINCT flag FROM {_OF_COMMIT}"  # noqa: S608 (constants)
 MAX_NAMED_FLAGS = 5
 _CARRIED = """
     SELECT id, flag FROM counted_run WHERE project_id = :project AND branch = :branch AND head_repo IS NULL

@@ -26,13 +26,18 @@ MAX_RUNS = 100
 Place = tuple[int, int]
 """The time and the id of the newest run of a commit or pull request: its place in a list, newest first."""
 
-_NEWER = "n.project_id = r.project_id AND n.{key} = r.{key} AND (n.created_at, n.id) > (r.created_at, r.id)"
+_NEWER = (
+    "run n INDEXED BY {index} WHERE n.superseded_by IS NULL AND n.project_id = r.project_id AND n.{key} = r.{key}"
+    " AND (n.created_at, n.id) > (r.created_at, r.id)"
+)
 _LISTED = """
     SELECT r.id FROM counted_run r WHERE r.project_id = :project AND r.{key} IS NOT NULL {only}
-    AND NOT EXISTS (SELECT 1 FROM counted_run n WHERE {newer} {only_newer})
+    AND NOT EXISTS (SELECT 1 FROM {newer} {only_newer})
     AND (r.created_at, r.id) < (:at, :id) ORDER BY r.created_at DESC, r.id DESC LIMIT :most"""
-_COMMITS = _LISTED.format(key="commit_sha", newer=_NEWER.format(key="commit_sha"), only="{}", only_newer="{}")
-_PULLS = _LISTED.format(key="pr_number", newer=_NEWER.format(key="pr_number"), only="", only_newer="")
+_NEWER_OF_COMMIT = _NEWER.format(index="run_by_commit", key="commit_sha")
+_NEWER_OF_PULL = _NEWER.format(index="run_by_pull", key="pr_number")
+_COMMITS = _LISTED.format(key="commit_sha", newer=_NEWER_OF_COMMIT, only="{}", only_newer="{}")
+_PULLS = _LISTED.format(key="pr_number", newer=_NEWER_OF_PULL, only="", only_newer="")
 _HEAD_OF_PULL = """
     SELECT id FROM counted_run WHERE project_id = :project AND pr_number = :number
     ORDER BY first_at DESC, first_id DESC, created_at DESC, id DESC LIMIT 1"""
