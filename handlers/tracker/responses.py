@@ -120,9 +120,7 @@ class ProjectDetail(ProjectInfo):
 
 
 @http_message
-class CarriedFrom:
-    """The run whose coverage counts for a flag without a run of the commit."""
-
+class RunReference:
     run_id: int
     commit: str | None
     created_at: Instant
@@ -148,7 +146,8 @@ class FlagInfo:
     state: State
     passed: bool | None
     line_coverage_pct: float | None
-    carried_from: CarriedFrom | None
+    carried_from: RunReference | None
+    """The run whose coverage counts for a flag without a run of the commit."""
     baseline: BaselineInfo | None
 
 
@@ -179,10 +178,9 @@ class RunAttempts:
 
 
 @http_message
-class PatchInfo:
+class ChangedLines:
     """The coverage of changed lines; `reason` is why `pct` is null."""
 
-    run_id: int
     base_commit: str | None
     head_commit: str | None
     covered: int
@@ -190,6 +188,13 @@ class PatchInfo:
     pct: float | None
     reason: str | None
     unknown_files: int
+
+
+@http_message
+class PatchInfo(ChangedLines):
+    """The coverage of the lines that a run's diff changes."""
+
+    run_id: int
     files: Sequence[PatchFileInfo]
     next_cursor: str | None
 
@@ -244,13 +249,6 @@ class RunVerdict:
     baseline_run_id: int | None
     rules: Sequence[RuleInfo]
     state: State
-
-
-@http_message
-class RunReference:
-    run_id: int
-    commit: str | None
-    created_at: Instant
 
 
 @http_message

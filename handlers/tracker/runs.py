@@ -80,7 +80,7 @@ class VerdictRequest(RunRequest):
 async def run_verdict(handler: Base, request: VerdictRequest) -> object:
     caller, id, of_commit = handler.caller, request.id, request.commit
     user, settings, now = caller.user, handler.config.tracker.quality_gate, handler.clock.now()
-    late = _late(handler, now)
+    late = attempts.late(handler.config.tracker.runs, now)
 
     def readable() -> State:
         if caller.scope == "INGEST":
@@ -95,11 +95,6 @@ async def run_verdict(handler: Base, request: VerdictRequest) -> object:
         return serializers.run_verdict(run, verdict(run, project, settings))
 
     return await answer_kept(handler, ("verdict", id, of_commit), readable, judged)
-
-
-def _late(handler: Base, now: int) -> int:
-    """The time of the last upload after which required flags are no longer waited for."""
-    return now - round(handler.config.tracker.runs.incomplete_after * attempts.MICROSECONDS)
 
 
 async def run_patch(handler: Base, request: LongRunList) -> object:
@@ -168,7 +163,7 @@ async def gate_verdict(handler: Base, request: GateRequest) -> object:
     if commit is None and branch is None:
         raise Invalid("one of commit and branch is required")
     settings, now = handler.config.tracker.quality_gate, handler.clock.now()
-    late = _late(handler, now)
+    late = attempts.late(handler.config.tracker.runs, now)
 
     def judged() -> GateVerdict:
         project = visibility.named(user, name)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from handlers.http.serializers import copied
 from handlers.tracker.detail_responses import AttachmentInfo, AttachmentList, CoveredFileInfo, PerfInfo, TestAttachment
 from handlers.tracker.responses import (
     AttemptInfo,
     BaselineInfo,
-    CarriedFrom,
+    ChangedLines,
     CommitCoverageInfo,
     ComparisonInfo,
     CoverageInfo,
@@ -56,6 +56,8 @@ from models.tracker.runs.perf import Compared
 from models.tracker.runs.run_tests import TestRow
 from models.tracker.search import ProjectTest
 from models.tracker.tables import Project, Run, Test
+
+Lines = TypeVar("Lines", bound=ChangedLines)
 
 
 def run_info(run: Run) -> RunInfo:
@@ -129,7 +131,7 @@ def flag_info(flag: FlagStatus) -> FlagInfo:
         state=state(run),
         passed=flag.passed,
         line_coverage_pct=flag.coverage,
-        carried_from=None if verdict else CarriedFrom(run.id, run.commit_sha, Instant(run.created_at)),
+        carried_from=None if verdict else RunReference(run.id, run.commit_sha, Instant(run.created_at)),
         baseline=baseline_info(verdict),
     )
 
@@ -141,16 +143,19 @@ def baseline_info(verdict: Verdict | None) -> BaselineInfo | None:
 def patch_info(run: Run, found: PatchCoverage, cursor: str | None, limit: int) -> PatchInfo:
     """A page of the files; the totals are those of all files. Raises `Invalid`."""
     files, next_cursor = page_after(cursor, found.files, limit, lambda file: (file.path,), str)
+    return changed_lines(PatchInfo, found, run_id=run.id, files=files, next_cursor=next_cursor)
+
+
+def changed_lines(kind: type[Lines], found: PatchCoverage, **more: Any) -> Lines:
+    """The totals of changed lines, with what this kind of response has more."""
     return copied(
-        PatchInfo,
+        kind,
         found,
-        run_id=run.id,
         base_commit=found.base,
         head_commit=found.head,
         pct=percent(found.covered, found.missed),
         unknown_files=found.unknown,
-        files=files,
-        next_cursor=next_cursor,
+        **more,
     )
 
 

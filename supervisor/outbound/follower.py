@@ -24,7 +24,7 @@ from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import events as process_events
 from models.supervision import notices
 from models.supervision.tables import database
-from models.tracker.runs import run_events
+from models.tracker.runs import attempts, run_events
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.outbound.dispatcher import Run
@@ -204,7 +204,7 @@ class Follower:
 
     def _judge(self, id: int) -> None:
         now, gate = self._clock.now(), self._config.tracker.quality_gate
-        late = now - round(self._config.tracker.runs.incomplete_after * _MICROSECONDS)
+        late = attempts.late(self._config.tracker.runs, now)
         found = reports.run_with_timeout(lambda: run_verdicts.judge(id, gate, now, late), MAX_QUERY_SECONDS)
         if found is not None:
             following.judged(id, found, self._rules, now)

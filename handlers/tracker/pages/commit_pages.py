@@ -9,13 +9,10 @@ from handlers.routing import Route
 from handlers.tracker.pages import commits as api
 from handlers.tracker.pages.commits import CommitInDetail
 from handlers.tracker.pages.tracker_pages import ReadPage
-from models.paging import cut
 from models.tracker import visibility
-from models.tracker.gate import commits
 
 _ROWS = 50
 _DAY = 86_400 * 1_000_000
-_MAX_FILES = 100
 
 
 def covered_by(found: CommitInDetail) -> Sequence[str]:
@@ -38,13 +35,10 @@ class CommitsPage(ReadPage):
 
     async def get(self, id: str) -> None:
         branch, cursor = self.query().get("branch") or None, self.query().get("cursor") or None
-        settings, late = self.config.tracker.quality_gate, api.late_of(self)
 
         def values() -> dict[str, Any]:
             project = visibility.project(self.caller.user, id)
-            found = commits.listing(project, settings, _ROWS + 1, api.place_of(cursor), branch, late)
-            shown, next_cursor = cut(found, _ROWS, lambda one: commits.place(one.newest))
-            rows = [api.commit_info(one, api.pages_of(self, project, one.newest)) for one in shown]
+            rows, next_cursor = api.commits_after(self, project, branch, cursor, _ROWS)
             return {"project": project, "rows": rows, "next_cursor": next_cursor}
 
         await self.show("tracker/commits.html", branch=branch, **await self.read(values))
@@ -54,15 +48,12 @@ class CommitPage(ReadPage):
     """A commit with all of its flags."""
 
     async def get(self, id: str, sha: str) -> None:
-        settings, late = self.config.tracker.quality_gate, api.late_of(self)
-
         def values() -> dict[str, Any]:
             project = visibility.project(self.caller.user, id)
-            found = commits.of_commit(project, sha, settings, late)
-            shown = api.commit_detail(found, api.pages_of(self, project, found.commit.newest))
+            shown = api.commit_in_detail(self, project, sha)
             return {
                 "project": project, "found": shown, "pull": None, "covered_by": covered_by(shown),
-                "max_files": _MAX_FILES,
+                "max_files": api.MAX_PATCH_FILES,
             }  # fmt: skip
 
         await self.show_kept("tracker/commit.html", lambda _: api.state_of(self, id), values)
@@ -73,13 +64,10 @@ class PullsPage(ReadPage):
 
     async def get(self, id: str) -> None:
         cursor = self.query().get("cursor") or None
-        settings, late = self.config.tracker.quality_gate, api.late_of(self)
 
         def values() -> dict[str, Any]:
             project = visibility.project(self.caller.user, id)
-            found = commits.pulls(project, settings, _ROWS + 1, api.place_of(cursor), late)
-            shown, next_cursor = cut(found, _ROWS, lambda one: commits.place(one.newest))
-            rows = [api.pull_info(one, api.pages_of(self, project, one.newest)) for one in shown]
+            rows, next_cursor = api.pulls_after(self, project, cursor, _ROWS)
             return {"project": project, "rows": rows, "next_cursor": next_cursor}
 
         await self.show("tracker/pulls.html", **await self.read(values))
@@ -94,7 +82,7 @@ class PullPage(ReadPage):
             pull = api.pull_detail(self, id, int(number))
             return {
                 "project": project, "found": pull.head, "pull": pull, "covered_by": covered_by(pull.head),
-                "max_files": _MAX_FILES,
+                "max_files": api.MAX_PATCH_FILES,
             }  # fmt: skip
 
         await self.show_kept("tracker/commit.html", lambda _: api.state_of(self, id), values)

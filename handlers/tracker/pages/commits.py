@@ -15,6 +15,7 @@ from handlers.tracker.lists import ItemList, ListRequest, answer_items, list_ope
 from handlers.tracker.responses import (
     AttemptInfo,
     BaselineInfo,
+    ChangedLines,
     CommitCoverageInfo,
     FlagInfo,
     RunInfo,
@@ -75,19 +76,12 @@ class FlagChanges:
 
 
 @http_message
-class CommitPatch:
+class CommitPatch(ChangedLines):
     """The coverage of the lines that a commit changes, by all of its flags.
 
     `files`: the 100 of `fileCount` with the most missed lines.
     """
 
-    base_commit: str | None
-    head_commit: str | None
-    covered: int
-    missed: int
-    pct: float | None
-    reason: str | None
-    unknown_files: int
     file_count: int
     files: Sequence[PatchFileInfo]
 
@@ -171,13 +165,9 @@ def commit_detail(found: CommitDetail, pages: ForgePages | None) -> CommitInDeta
         compared=found.compared,
         compare_url=pages.comparison(base, found.commit.newest.commit_sha) if pages else None,
         changes=[_changes(flag) for flag in found.flags],
-        patch=copied(
+        patch=serializers.changed_lines(
             CommitPatch,
             patch,
-            base_commit=patch.base,
-            head_commit=patch.head,
-            pct=percent(patch.covered, patch.missed),
-            unknown_files=patch.unknown,
             file_count=len(patch.files),
             files=sorted(patch.files, key=lambda file: (-file.missed, file.path))[:MAX_PATCH_FILES],
         ),
@@ -211,7 +201,7 @@ def pull_info(one: JudgedPull, pages: ForgePages | None) -> PullInfo:
 
 def late_of(handler: Base) -> int:
     """The time of the last upload after which a commit waits for no required flag any more."""
-    return handler.clock.now() - round(handler.config.tracker.runs.incomplete_after * attempts.MICROSECONDS)
+    return attempts.late(handler.config.tracker.runs, handler.clock.now())
 
 
 def state_of(handler: Base, id: str) -> State:
@@ -232,14 +222,26 @@ class CommitListRequest(ListRequest):
     branch: str | None = query("Only with a run on this branch", kind=free_text("main"))
 
 
-async def list_commits(handler: Base, request: CommitListRequest) -> object:
-    settings, late = handler.config.tracker.quality_gate, late_of(handler)
+def commits_after(handler: Base, project: Project, branch: str | None, cursor: str | None, limit: int) -> lists.Page:
+    """The commits of a project, or of a branch, after a cursor. Reads the store: for a worker. Raises `Invalid`."""
+    settings = handler.config.tracker.quality_gate
+    found = commits.listing(project, settings, limit + 1, place_of(cursor), branch, late_of(handler))
+    shown, next_cursor = cut(found, limit, lambda one: commits.place(one.newest))
+    return [commit_info(one, pages_of(handler, project, one.newest)) for one in shown], next_cursor
 
+
+def pulls_after(handler: Base, project: Project, cursor: str | None, limit: int) -> lists.Page:
+    """The pull requests of a project after a cursor. Reads the store: for a worker. Raises `Invalid`."""
+    settings = handler.config.tracker.quality_gate
+    found = commits.pulls(project, settings, limit + 1, place_of(cursor), late_of(handler))
+    shown, next_cursor = cut(found, limit, lambda one: commits.place(one.newest))
+    return [pull_info(one, pages_of(handler, project, one.newest)) for one in shown], next_cursor
+
+
+async def list_commits(handler: Base, request: CommitListRequest) -> object:
     def page(cursor: str | None, limit: int) -> lists.Page:
         project = visibility.project(handler.caller.user, request.id)
-        found = commits.listing(project, settings, limit + 1, place_of(cursor), request.branch, late)
-        shown, next_cursor = cut(found, limit, lambda one: commits.place(one.newest))
-        return [commit_info(one, pages_of(handler, project, one.newest)) for one in shown], next_cursor
+        return commits_after(handler, project, request.branch, cursor, limit)
 
     return await answer_items(handler, request, page, CommitInfo, f"project-{request.id}-commits")
 
@@ -251,13 +253,8 @@ class PullListRequest(ListRequest):
 
 
 async def list_pulls(handler: Base, request: PullListRequest) -> object:
-    settings, late = handler.config.tracker.quality_gate, late_of(handler)
-
     def page(cursor: str | None, limit: int) -> lists.Page:
-        project = visibility.project(handler.caller.user, request.id)
-        found = commits.pulls(project, settings, limit + 1, place_of(cursor), late)
-        shown, next_cursor = cut(found, limit, lambda one: commits.place(one.newest))
-        return [pull_info(one, pages_of(handler, project, one.newest)) for one in shown], next_cursor
+        return pulls_after(handler, visibility.project(handler.caller.user, request.id), cursor, limit)
 
     return await answer_items(handler, request, page, PullInfo, f"project-{request.id}-pulls")
 
@@ -269,14 +266,18 @@ class CommitRequest:
 
 
 async def get_commit(handler: Base, request: CommitRequest) -> object:
-    id, sha, settings, late = request.id, request.sha, handler.config.tracker.quality_gate, late_of(handler)
+    id, sha = request.id, request.sha
 
     def detail() -> CommitInDetail:
-        project = visibility.project(handler.caller.user, id)
-        found = commits.of_commit(project, sha, settings, late)
-        return commit_detail(found, pages_of(handler, project, found.commit.newest))
+        return commit_in_detail(handler, visibility.project(handler.caller.user, id), sha)
 
     return await answer_kept(handler, ("commit", id, sha), lambda: state_of(handler, id), detail)
+
+
+def commit_in_detail(handler: Base, project: Project, sha: str) -> CommitInDetail:
+    """A commit. Reads the store: for a worker. Raises `NotFound`, `Conflict`."""
+    found = commits.of_commit(project, sha, handler.config.tracker.quality_gate, late_of(handler))
+    return commit_detail(found, pages_of(handler, project, found.commit.newest))
 
 
 def read_number(name: str, text: str) -> int:

@@ -241,18 +241,22 @@ def closed_state(run: Run, otherwise: State = "INCOMPLETE") -> State:
     return "COMPLETE" if has_all else otherwise
 
 
+def late(settings: Runs, now: int) -> int:
+    """The time of the last upload after which no more of a run, or of its commit, are waited for."""
+    return now - round(settings.incomplete_after * MICROSECONDS)
+
+
 def settle(settings: Runs, now: int) -> int | None:
     """Closes pending runs whose time is over; returns when the next one's is, None without any.
 
     The time of a run whose last upload is dated later than `now`, because the clock was set back, begins now.
     """
     quiet = now - round(settings.settle * MICROSECONDS)
-    late = now - round(settings.incomplete_after * MICROSECONDS)
     pending = "UPDATE run SET state = ? WHERE state = 'PENDING' AND updated_at <= ? AND expected_uploads"
     with reports.atomic():
         reports.execute_sql("UPDATE run SET updated_at = ? WHERE state = 'PENDING' AND updated_at > ?", (now, now))
         reports.execute_sql(f"{pending} IS NULL", ("COMPLETE", quiet))
-        reports.execute_sql(f"{pending} IS NOT NULL", ("INCOMPLETE", late))
+        reports.execute_sql(f"{pending} IS NOT NULL", ("INCOMPLETE", late(settings, now)))
         due: list[Any] = reports.execute_sql(
             "SELECT expected_uploads IS NULL, min(updated_at) FROM run WHERE state = 'PENDING' GROUP BY 1"
         ).fetchall()
