@@ -24,7 +24,7 @@ from uploads import FORM, INGEST, body, junit, part
 from models.config.settings import QualityGate
 from models.tracker.gate import quality_gate
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
-from models.tracker.reports.perf import read_perf
+from models.tracker.reports.detect import read_perf
 from models.tracker.reports.perf_points import MAX_LABELS, OTHERS, Histogram, PerfPoint, PerfReport
 from models.tracker.tables import Project
 

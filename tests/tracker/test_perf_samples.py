@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from models.tracker.reports.base import BadReport, Limits
-from models.tracker.reports.perf import read_perf
+from models.tracker.reports.detect import read_perf
 
 SAMPLES = Path(__file__).parent / "perf_samples"
 Figures = Mapping[str, float | None]

@@ -5,46 +5,34 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from models.tracker.reports import allure, byte_stream
+from models.tracker.reports import allure, byte_stream, perf
 from models.tracker.reports.allure import AllureResults
 from models.tracker.reports.base import BadReport, Case, CoverageReport, FileCoverage, Limits, TestReport, UnknownFormat
 from models.tracker.reports.byte_stream import Content
 from models.tracker.reports.dotnet import NUnit, NUnit2, Trx, TrxDefinitions, XUnit
 from models.tracker.reports.dotnet_coverage import DotnetCoverage, VisualStudio
 from models.tracker.reports.gotest import GoTest
+from models.tracker.reports.heads import Head, has_text, head_of, resemblance
 from models.tracker.reports.json_coverage import Istanbul, SimpleCov
 from models.tracker.reports.json_examples import Jest, RSpec
 from models.tracker.reports.json_tests import Ctrf, Cucumber
 from models.tracker.reports.junit import JUnit
+from models.tracker.reports.perf_points import PerfReport
 from models.tracker.reports.playwright import Playwright
 from models.tracker.reports.sonar import SonarCoverage, SonarTests
 from models.tracker.reports.tap import Tap
 from models.tracker.reports.testng import TestNG
 from models.tracker.reports.text_coverage import Codecov, CoveragePy, GoCover, Lcov
 from models.tracker.reports.xml_coverage import Clover, Cobertura, Jacoco, OpenCover
-from models.tracker.reports.xml_stream import XmlReader, root_of
+from models.tracker.reports.xml_stream import XmlReader
 
 Report = TypeVar("Report", covariant=True)
-
-_KEY = re.compile(rb'"[^"\\\n]{1,40}"(?=\s*:)')
-_HTML = re.compile(rb"\s*<(?:!doctype\s+)?html\b", re.IGNORECASE)
-
-
-@frozen
-class Head:
-    """The beginning of a report: of XML the root, its attributes and the first element in it, else the text."""
-
-    root: str = ""
-    attributes: Mapping[str, str] = {}
-    first: str = ""
-    text: bytes = b""
 
 
 class Reader(Protocol[Report]):
@@ -66,12 +54,6 @@ class Format:
 
 def _root(*names: str) -> Callable[[Head], bool]:
     return lambda head: head.root in names
-
-
-def has_text(pattern: bytes) -> Callable[[Head], bool]:
-    """Whether a head has the pattern, in which `.` is any character and `^` the beginning of any line."""
-    compiled = re.compile(pattern, re.MULTILINE | re.DOTALL)
-    return lambda head: compiled.search(head.text) is not None
 
 
 def _is_clover(head: Head) -> bool:
@@ -177,6 +159,20 @@ def read_coverage(file: BinaryIO, limits: Limits, sink: Callable[[FileCoverage],
     return report
 
 
+def read_perf(file: BinaryIO, limits: Limits) -> PerfReport:
+    """Reads a performance report as `read_tests` reads a test report; its points are in the report."""
+    content = Content(file, evolve(limits, inflated=perf.MAX_INFLATED_BYTES))
+    head = head_of(content.head, limits)
+    for name, matches, reader_of in perf.FORMATS:
+        if matches(head):
+            reader = reader_of(limits)
+            clean = byte_stream.xml if head.root else byte_stream.plain
+            reader.read(clean(content, content.head))
+            return perf.report(name, content.digest, reader.points())
+    names = ", ".join(dict.fromkeys(name for name, _, _ in perf.FORMATS))
+    raise BadReport(f"{why_not('performance', head)} (expected one of {names})")
+
+
 def _read(
     file: BinaryIO,
     limits: Limits,
@@ -230,37 +226,18 @@ def is_empty(report: TestReport | CoverageReport) -> bool:
     return report.line_covered is None if isinstance(report, CoverageReport) else not report.totals.tests
 
 
-def head_of(start: bytes, limits: Limits) -> Head:
-    """The head of a file that begins so. Raises BadReport where no report begins so."""
-    text = b"".join(byte_stream.plain((start,), start))
-    if not text.strip():
-        raise BadReport("the file is empty")
-    if _HTML.match(text):
-        raise BadReport("it is a page of HTML, not a report")
-    if not text.lstrip().startswith(b"<"):
-        return Head(text=text)
-    root, attributes, first = root_of(byte_stream.xml((start,), start), limits, len(start) < byte_stream.HEAD_BYTES)
-    return Head(root, attributes, first)
-
-
 def _names(formats: Sequence[Format]) -> str:
     return ", ".join(format.name for format in formats)
-
-
-def _kind_of(head: Head) -> str:
-    return f"its root element is <{head.root[:100]}>" if head.root else f"it is not XML but {_kind_of_text(head.text)}"
 
 
 def why_not(kind: Kind, head: Head) -> str:
     """Why a file with this head is no report of a kind, and which part of an upload it belongs to."""
     what = "performance report" if kind == "performance" else "format"
-    return misplaced(kind, head) or f"{_kind_of(head)}: not a supported {what}"
+    return misplaced(kind, head) or f"{resemblance(head)}: not a supported {what}"
 
 
 def misplaced(kind: Kind, head: Head) -> str | None:
     """Which part a file with this head belongs to, where it is a report of another kind."""
-    from models.tracker.reports import perf  # it needs this module
-
     found: dict[Kind, str | None] = {
         "performance": perf.format_of(head),
         "test": next((format.name for format in TESTS if format.matches(head)), None),
@@ -269,17 +246,5 @@ def misplaced(kind: Kind, head: Head) -> str | None:
     for other, name in found.items():
         if name and other != kind:
             text = f"{name} is a {other} report, not a {kind} report: send it as the part {_PARTS[other]}"
-            return f"{_kind_of(head)}: {text}"
+            return f"{resemblance(head)}: {text}"
     return None
-
-
-def _kind_of_text(text: bytes) -> str:
-    """What a file that is no XML resembles."""
-    start = text.lstrip()[:1000]
-    if start.startswith(b"{"):
-        keys = [key.decode("utf-8", "replace") for key in _KEY.findall(start)[:3]]
-        return f"a JSON object{' with ' + ', '.join(keys) if keys else ''}"
-    if start.startswith(b"["):
-        return "a JSON array"
-    line = start.split(b"\n")[0][:60].decode("utf-8", "replace").rstrip()
-    return f"text that begins with {line!r}" if line.isprintable() and "\ufffd" not in line else "binary data"

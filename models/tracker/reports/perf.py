@@ -10,15 +10,14 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import BinaryIO, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from attrs import evolve
 
 from models.tracker.reports import byte_stream
 from models.tracker.reports.base import BadReport, Limits
-from models.tracker.reports.byte_stream import Content
-from models.tracker.reports.detect import Head, has_text, head_of, why_not
+from models.tracker.reports.heads import Head, has_text
 from models.tracker.reports.perf_json import K6, Jmh, PytestBenchmark
 from models.tracker.reports.perf_points import MAX_LABELS, OTHERS, Histogram, PerfPoint, PerfReport
 from models.tracker.reports.text_cleaning import clean_name
@@ -206,43 +205,34 @@ class GoBench:
             yield evolve(several, samples=self._iterations[label], throughput=1000 / mean if mean else None)
 
 
-def _formats() -> tuple[tuple[str, Callable[[Head], bool], Callable[[Limits], PerfReader]], ...]:
-    return (
-        ("JMH JSON", has_text(rb'\A\s*\[\s*(?:\]\s*\Z|\{.*"(?:benchmark|primaryMetric)"\s*:)'), Jmh),
-        ("pytest-benchmark JSON", has_text(rb'\A\s*\{.*"(?:machine_info|benchmarks)"\s*:'), PytestBenchmark),
-        ("k6 summary", has_text(rb'\A\s*\{.*"(?:metrics|root_group)"\s*:\s*\{'), K6),
-        ("k6 summary", has_text(rb'\A\s*\{.*"(?:k6_version|execution)"\s*:\s*"'), K6),
-        ("JMeter JTL (XML)", lambda head: head.root == "testResults", JtlXml),
-        ("JMeter JTL", _is_jtl, lambda _: Jtl()),
-        ("go test -bench", has_text(rb"^Benchmark\S*\s+\d+\s[^\n]*ns/op|^goos: \w+\r?$"), lambda _: GoBench()),
-    )
-
-
-def format_of(head: Head) -> str | None:
-    """The format of a performance report that begins so. Other JSON may have metrics somewhere, k6 begins with them."""
-    name = next((name for name, matches, _ in _formats() if matches(head)), None)
-    return None if name == "k6 summary" and not _K6_HEAD.match(head.text) else name
-
-
 def _is_jtl(head: Head) -> bool:
     first_line = head.text.lstrip().split(b"\n")[0]
     names = {name.strip(b' "\xef\xbb\xbf\r') for name in re.split(rb"[,;\t|]", first_line)}
     return _JTL_HEAD.match(head.text) is not None or {b"elapsed", b"label"} <= names
 
 
-def read_perf(file: BinaryIO, limits: Limits) -> PerfReport:
-    """Reads a performance report, plain or gzipped, from a seekable file. Raises BadReport, ReportTooLarge."""
-    content = Content(file, evolve(limits, inflated=MAX_INFLATED_BYTES))
-    head, formats = head_of(content.head, limits), _formats()
-    for name, matches, reader_of in formats:
-        if matches(head):
-            reader = reader_of(limits)
-            clean = byte_stream.xml if head.root else byte_stream.plain
-            reader.read(clean(content, content.head))
-            points = [evolve(point, label=clean_name(point.label) or "(no label)") for point in reader.points()]
-            labels = list(dict.fromkeys(point.label for point in points))
-            kept = {*labels[:MAX_LABELS], OTHERS}
-            dropped = max(len(labels) - MAX_LABELS, OTHERS in labels)
-            return PerfReport(name, content.digest, tuple(point for point in points if point.label in kept), dropped)
-    names = ", ".join(dict.fromkeys(name for name, _, _ in formats))
-    raise BadReport(f"{why_not('performance', head)} (expected one of {names})")
+FORMATS: Sequence[tuple[str, Callable[[Head], bool], Callable[[Limits], PerfReader]]] = (
+    ("JMH JSON", has_text(rb'\A\s*\[\s*(?:\]\s*\Z|\{.*"(?:benchmark|primaryMetric)"\s*:)'), Jmh),
+    ("pytest-benchmark JSON", has_text(rb'\A\s*\{.*"(?:machine_info|benchmarks)"\s*:'), PytestBenchmark),
+    ("k6 summary", has_text(rb'\A\s*\{.*"(?:metrics|root_group)"\s*:\s*\{'), K6),
+    ("k6 summary", has_text(rb'\A\s*\{.*"(?:k6_version|execution)"\s*:\s*"'), K6),
+    ("JMeter JTL (XML)", lambda head: head.root == "testResults", JtlXml),
+    ("JMeter JTL", _is_jtl, lambda _: Jtl()),
+    ("go test -bench", has_text(rb"^Benchmark\S*\s+\d+\s[^\n]*ns/op|^goos: \w+\r?$"), lambda _: GoBench()),
+)
+"""Name, whether a head is of the format, and what makes its reader."""
+
+
+def format_of(head: Head) -> str | None:
+    """The format of a performance report that begins so. Other JSON may have metrics somewhere, k6 begins with them."""
+    name = next((name for name, matches, _ in FORMATS if matches(head)), None)
+    return None if name == "k6 summary" and not _K6_HEAD.match(head.text) else name
+
+
+def report(format: str, digest: str, found: Iterable[PerfPoint]) -> PerfReport:
+    """The report of these points: of the first `MAX_LABELS` labels."""
+    points = [evolve(point, label=clean_name(point.label) or "(no label)") for point in found]
+    labels = list(dict.fromkeys(point.label for point in points))
+    kept = {*labels[:MAX_LABELS], OTHERS}
+    dropped = max(len(labels) - MAX_LABELS, OTHERS in labels)
+    return PerfReport(format, digest, tuple(point for point in points if point.label in kept), dropped)

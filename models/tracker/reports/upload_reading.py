@@ -18,7 +18,8 @@ from models.tracker.coverage import diff
 from models.tracker.files.repository_paths import PathIndex
 from models.tracker.files.source_archive import MAX_ARCHIVE_BYTES, BadArchive, text_files
 from models.tracker.reports.base import BadReport, CoverageReport, Limits, ReportTooLarge, TestReport
-from models.tracker.reports.detect import is_allure, is_empty, read_allure, read_coverage, read_tests
+from models.tracker.reports.detect import is_allure, is_empty, read_allure, read_coverage, read_perf, read_tests
+from models.tracker.reports.perf_points import MAX_LABELS, OTHERS
 from models.tracker.reports.staging import StagedRows
 from models.tracker.reports.upload_folder import ROWS, FileKind, ReadOptions, Received, listed, reason
 
@@ -190,9 +191,6 @@ def _warnings(file: Received, report: TestReport | CoverageReport, what: str) ->
 
 
 def _read_perf(rows: StagedRows, file: Received, source: BinaryIO, limits: Limits) -> str | None:
-    from models.tracker.reports.perf import read_perf  # loads on first use
-    from models.tracker.reports.perf_points import MAX_LABELS, OTHERS
-
     report = read_perf(source, limits)
     rows.end_perf(report, file.name)
     if not report.points:
