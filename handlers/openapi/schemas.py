@@ -12,6 +12,7 @@ import attrs
 
 from handlers.http import serializers
 from models.json_format import Instant
+from models.supervision.process import Seconds
 
 Schema = dict[str, Any]
 
@@ -20,6 +21,7 @@ _PLAIN: Mapping[Any, Schema] = {
     bool: {"type": "boolean"},
     int: {"type": "integer", "format": "int64"},
     float: {"type": "number"},
+    Seconds: {"type": "number"},
     bytes: {"type": "string", "format": "binary"},
     dict: {"type": "object"},
     type(None): {"type": "null"},
@@ -46,7 +48,8 @@ class Components:
             return dict(_PLAIN[kind])
         origin, arguments = get_origin(kind), get_args(kind)
         if origin is Annotated:
-            return self.of(arguments[0]) | {"format": arguments[1]}
+            schema = self.of(arguments[0])
+            return schema | {"format": arguments[1]} if isinstance(arguments[1], str) else schema
         if origin is Literal:
             return {"type": "string", "enum": list(arguments)}
         if origin in (types.UnionType, typing.Union):

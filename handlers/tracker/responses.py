@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from handlers.tracker.detail_responses import AttachmentInfo
+from models.config.settings import QualityGate
 from models.json_format import Instant, http_message
 from models.tracker.coverage.file_coverage import FileInfo
 from models.tracker.coverage.patch import PatchFileInfo
@@ -13,7 +14,7 @@ from models.tracker.failures.flaky import Triage
 from models.tracker.forges.owners import OwnerInfo, OwnerRuleInfo
 from models.tracker.forges.project_forge import State as ForgeState
 from models.tracker.gate.baseline import Reason
-from models.tracker.gate.quality_gate import Judged, RuleInfo, Thresholds
+from models.tracker.gate.quality_gate import Judged, RuleInfo
 from models.tracker.queries import SlowRow, SuiteInfo
 from models.tracker.runs.attempts import State
 from models.tracker.runs.comparison import Tests, Timing
@@ -108,7 +109,7 @@ class ForgeInfo:
 
 @http_message
 class ProjectDetail(ProjectInfo):
-    quality_gate: Thresholds
+    quality_gate: QualityGate
     """The limits that count for this project."""
     branches: Sequence[str]
     role: str | None

@@ -34,6 +34,7 @@ from handlers.tracker.responses import (
     SecretInfo,
     TestHistory,
 )
+from models.config.settings import QualityGate
 from models.json_format import Instant
 from models.paging import cut, page_after
 from models.tracker.coverage import file_coverage as coverage
@@ -48,7 +49,7 @@ from models.tracker.forges.forge_links import compare_url
 from models.tracker.forges.owners import OwnerInfo, Owners
 from models.tracker.forges.project_forge import ForgeLink
 from models.tracker.gate.commit_gate import CommitVerdict, FlagStatus
-from models.tracker.gate.quality_gate import Thresholds, Verdict
+from models.tracker.gate.quality_gate import Verdict
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome
 from models.tracker.runs.attempts import Attempt, State
 from models.tracker.runs.comparison import Comparison
@@ -87,7 +88,7 @@ def project_info(listed: Listed) -> ProjectInfo:
     return copied(ProjectInfo, listed.project, run_count=listed.runs, latest_run=newest)
 
 
-def project_detail(listed: Listed, gate: Thresholds, branches: Sequence[str], role: str | None) -> ProjectDetail:
+def project_detail(listed: Listed, gate: QualityGate, branches: Sequence[str], role: str | None) -> ProjectDetail:
     project, token_at = listed.project, listed.project.forge_token_at
     return copied(
         ProjectDetail,

@@ -291,6 +291,8 @@ class TrackerSecurity:
 
 @frozen
 class QualityGate:
+    """The limits of the quality gate; the response of a project has those that count for it."""
+
     base_branch: Filled = "main"
     min_line_coverage: Percent | None = None
     max_coverage_drop_pct: Percent = 1.0

@@ -18,12 +18,11 @@ from models.tracker.failures import flaky
 from models.tracker.failures.flaky import Triage
 from models.tracker.gate import baseline
 from models.tracker.gate.baseline import Baseline
-from models.tracker.gate.quality_gate import RuleInfo, Thresholds, rules, verdict
+from models.tracker.gate.quality_gate import RuleInfo, rules, verdict
 from models.tracker.runs import retention
 from models.tracker.tables import Project, Run
 
-LIMITS = Thresholds("main", None, 1.0, True, None, 0, False, False, True, (), 0.0)
-GATE = QualityGate()
+LIMITS = GATE = QualityGate()
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
 from handlers.web.table import page_of, read_number, read_table
 from models.accounts import permissions
 from models.accounts.accounts import User
+from models.config.settings import QualityGate
 from models.errors import NotFound
 from models.inputs import free_text, query, read
 from models.json_format import http_message
@@ -42,7 +43,6 @@ from models.tracker.forges import owners
 from models.tracker.gate import project_status, quality_gate, test_drop
 from models.tracker.gate.baseline import explained
 from models.tracker.gate.project_status import Health, ProjectStatus
-from models.tracker.gate.quality_gate import Thresholds
 from models.tracker.runs import attempts, comparison, perf
 from models.tracker.runs import store as runs
 from models.tracker.runs.kept_answers import State, state_of_project, state_of_run
@@ -168,7 +168,7 @@ class ReadPage(TrackedPage):
         """Runs `query` in the worker, within one read transaction."""
         return await self.query_store(lambda: in_snapshot(query))
 
-    def thresholds(self, project: Project) -> Thresholds:
+    def thresholds(self, project: Project) -> QualityGate:
         return quality_gate.thresholds(project, self.config.tracker.quality_gate)
 
     def snippet(self, project: str, is_private: bool = False) -> str:

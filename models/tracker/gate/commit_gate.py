@@ -15,7 +15,7 @@ from models.tracker.coverage import patch
 from models.tracker.coverage.file_coverage import line_coverage, share, united
 from models.tracker.coverage.patch import PatchCoverage
 from models.tracker.gate import baseline, quality_gate
-from models.tracker.gate.quality_gate import COVERAGE_RULES, MISSING_COVERAGE, RuleInfo, Thresholds, Verdict
+from models.tracker.gate.quality_gate import COVERAGE_RULES, MISSING_COVERAGE, RuleInfo, Verdict
 from models.tracker.queries import runs_by_id
 from models.tracker.tables import Project, Run, reports
 
@@ -216,7 +216,7 @@ def _judged_together(
     runs: Sequence[Run],
     carried: Sequence[Run],
     verdicts: Mapping[int, Verdict],
-    limits: Thresholds,
+    limits: QualityGate,
     covered: CommitCoverage | None,
     changed: PatchCoverage,
     required: Sequence[RuleInfo],
@@ -249,7 +249,7 @@ def _coverage_before(verdicts: Sequence[Verdict], carried: Sequence[Run]) -> Fra
     return share(*(united([*bases.values(), *carried]) or (0, 0)))
 
 
-def _missing_coverage(runs: Sequence[Run], carried: Sequence[Run], limits: Thresholds) -> RuleInfo:
+def _missing_coverage(runs: Sequence[Run], carried: Sequence[Run], limits: QualityGate) -> RuleInfo:
     """Coverage of one flag is enough; carried coverage only of a flag that the settings name."""
     if any(line_coverage(run) is not None for run in runs):
         return RuleInfo(MISSING_COVERAGE, True, "coverage was reported")
@@ -262,7 +262,7 @@ def _rules_of_flag(run: Run, verdict: Verdict) -> list[RuleInfo]:
     return [evolve(rule, flag=run.flag) for rule in verdict.rules if rule.name not in COVERAGE_RULES]
 
 
-def _missing_flags(newest: Run, limits: Thresholds, branch: str | None) -> list[str]:
+def _missing_flags(newest: Run, limits: QualityGate, branch: str | None) -> list[str]:
     """The required flags without a run of the commit; a run without a commit stands alone."""
     present = {newest.flag}
     if limits.required_flags and newest.commit_sha is not None:
@@ -296,7 +296,7 @@ def runs_of_commit(newest: Run, branch: str | None) -> list[Run]:
     return sorted([*found, newest], key=lambda run: str(run.flag))
 
 
-def _carried(newest: Run, project: Project, limits: Thresholds, present: set[str]) -> list[Run]:
+def _carried(newest: Run, project: Project, limits: QualityGate, present: set[str]) -> list[Run]:
     """Earlier runs that lend coverage to flags without a run of the commit: of its branch, else of the base branch."""
     listed = set(limits.carry_forward_flags)
     if not listed or newest.commit_sha is None:

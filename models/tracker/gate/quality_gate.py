@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from attrs import fields, frozen
+from attrs import evolve, fields, frozen
 
 from models.config.settings import QualityGate
 from models.percentages import rounded_down
@@ -75,29 +75,6 @@ class RunSummary:
 
 
 @frozen
-class Thresholds:
-    """The limits that count for a project. `min_line_coverage` None: no minimum."""
-
-    base_branch: str
-    min_line_coverage: float | None
-    max_coverage_drop_pct: float
-    fail_on_new_failures: bool
-    min_patch_coverage: float | None
-    min_patch_lines: int
-    fail_on_no_tests: bool
-    fail_on_missing_coverage: bool
-    aggregate_flags: bool
-    carry_forward_flags: Sequence[str]
-    carry_forward_max_age: float
-    required_flags: Sequence[str] = ()
-    max_test_drop_pct: float | None = None
-    fail_on_any_failure: bool = False
-    perf_max_latency_increase_pct: float | None = None
-    perf_max_throughput_drop_pct: float | None = None
-    perf_max_error_pct: float | None = None
-
-
-@frozen
 class RuleInfo:
     name: str
     passed: bool
@@ -127,14 +104,10 @@ class Verdict:
         return "PASSED" if self.passed else "FAILED"
 
 
-def thresholds(project: Project, settings: QualityGate) -> Thresholds:
+def thresholds(project: Project, settings: QualityGate) -> QualityGate:
     """The project's own settings, and the global ones where it has none."""
-    return Thresholds(
-        **{
-            limit.name: getattr(settings if getattr(project, limit.name) is None else project, limit.name)
-            for limit in fields(Thresholds)
-        }
-    )
+    own = {limit.name: getattr(project, limit.name) for limit in fields(QualityGate)}
+    return evolve(settings, **{name: value for name, value in own.items() if value is not None})
 
 
 def verdict(run: Run | RunSummary, project: Project, settings: QualityGate) -> Verdict:
@@ -197,7 +170,7 @@ def _names(tests: Collection[int]) -> dict[int, str]:
 
 
 def rules(
-    limits: Thresholds, covered: Fraction | None, before: Fraction | None, new_failures: Collection[str]
+    limits: QualityGate, covered: Fraction | None, before: Fraction | None, new_failures: Collection[str]
 ) -> list[RuleInfo]:
     """The rules that apply, in order. `covered` and `before` are the line coverage of the run and its baseline."""
     applied = coverage_rules(limits, covered, before)
@@ -206,7 +179,7 @@ def rules(
     return applied
 
 
-def coverage_rules(limits: Thresholds, covered: Fraction | None, before: Fraction | None) -> list[RuleInfo]:
+def coverage_rules(limits: QualityGate, covered: Fraction | None, before: Fraction | None) -> list[RuleInfo]:
     """The rules on line coverage that apply."""
     applied = []
     if limits.min_line_coverage is not None:
@@ -216,7 +189,7 @@ def coverage_rules(limits: Thresholds, covered: Fraction | None, before: Fractio
     return applied
 
 
-def patch_rule(limits: Thresholds, covered: int, missed: int, unknown: int, reason: str | None) -> RuleInfo:
+def patch_rule(limits: QualityGate, covered: int, missed: int, unknown: int, reason: str | None) -> RuleInfo:
     """The rule on the coverage of changed lines; `reason` is why it is unknown."""
     changed = covered + missed
     if not changed:
@@ -231,7 +204,7 @@ def patch_rule(limits: Thresholds, covered: int, missed: int, unknown: int, reas
     return RuleInfo(PATCH, share_covered >= minimum, f"{have}% of {changed} changed lines (minimum {need}%){files}")
 
 
-def presence_rules(limits: Thresholds, run: Run | RunSummary, uploads: int, has_perf: bool = False) -> list[RuleInfo]:
+def presence_rules(limits: QualityGate, run: Run | RunSummary, uploads: int, has_perf: bool = False) -> list[RuleInfo]:
     """The rules on what a run must have. `uploads`: of how many jobs an upload came."""
     applied = []
     if limits.fail_on_no_tests:
@@ -252,7 +225,7 @@ def presence_rules(limits: Thresholds, run: Run | RunSummary, uploads: int, has_
 
 
 def _rules_of_tests(
-    runs: Mapping[int, Run | RunSummary], limits: Mapping[int, Thresholds], bases: Mapping[int, Baseline]
+    runs: Mapping[int, Run | RunSummary], limits: Mapping[int, QualityGate], bases: Mapping[int, Baseline]
 ) -> dict[int, list[RuleInfo]]:
     """By run, the rules `test-drop` and `no-failures`, where they are set."""
     found: dict[int, list[RuleInfo]] = {id: [] for id in runs}
@@ -320,13 +293,13 @@ def _formatted(one: Fraction, other: Fraction) -> tuple[str, str]:
     return texts
 
 
-def judges_perf(limits: Thresholds) -> bool:
+def judges_perf(limits: QualityGate) -> bool:
     """Whether any rule on performance is set."""
     rules = (limits.perf_max_latency_increase_pct, limits.perf_max_throughput_drop_pct, limits.perf_max_error_pct)
     return any(limit is not None for limit in rules)
 
 
-def perf_rules(limits: Thresholds, base_branch: str, run_id: int) -> list[RuleInfo]:
+def perf_rules(limits: QualityGate, base_branch: str, run_id: int) -> list[RuleInfo]:
     """The rules on performance that are set, for a run with points."""
     bases = perf.baselines(run_id, base_branch)
     rows = perf.compared(run_id, bases)
