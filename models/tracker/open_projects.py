@@ -15,7 +15,7 @@ from models.tracker.tables import reports
 
 _HOUR = 3600 * 1_000_000
 _OPEN = "NOT EXISTS (SELECT 1 FROM membership m WHERE m.project_id = p.id)"
-_COUNT = f"SELECT count(*) FROM project p WHERE {_OPEN}"  # noqa: S608 (constants)
+_COUNT = f"SELECT count(*) FROM (SELECT p.id FROM project p WHERE {_OPEN} LIMIT ?) AS found"  # noqa: S608 (constants)
 _RECENT = "SELECT count(*) FROM project WHERE created_from = ? AND created_at > ?"
 _LIST = f"""
     SELECT p.id, p.name, p.created_at, p.created_from, (SELECT count(*) FROM run r WHERE r.project_id = p.id) AS runs
@@ -53,10 +53,10 @@ def check_creation(name: str, creator: Creator) -> None:
     The message is that of a project that exists and is private too, so that names cannot be guessed.
     """
     limits = creator.limits
-    if _number(_COUNT) >= limits.open_projects:
-        limit = f"{limits.open_projects} projects (tracker.limits.open-projects)"
-    elif 0 < limits.open_projects_per_hour <= _number(_RECENT, creator.address, creator.now - _HOUR):
+    if 0 < limits.open_projects_per_hour <= _number(_RECENT, creator.address, creator.now - _HOUR):
         limit = f"{limits.open_projects_per_hour} projects an hour (tracker.limits.open-projects-per-hour)"
+    elif _number(_COUNT, limits.open_projects) >= limits.open_projects:
+        limit = f"{limits.open_projects} projects (tracker.limits.open-projects)"
     else:
         return
     raise Denied(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import peewee
@@ -107,8 +107,11 @@ class Retention:
             await self._in_store(lambda: self._attachments.remove_unused(hashes))  # noqa: B023 (awaited here)
         self._orphans = True
 
-    async def delete_open_project(self, id: int) -> bool:
-        """Deletes a project that anonymous callers created, with its runs. Returns False where it is none."""
+    async def delete_open_projects(self, ids: Iterable[int]) -> Sequence[int]:
+        """Deletes those of these projects that anonymous callers created, with their runs; returns their ids."""
+        return [id for id in ids if await self._delete_open_project(id)]
+
+    async def _delete_open_project(self, id: int) -> bool:
         for run in await self._in_store(lambda: open_projects.runs_of(id)):
             await self.delete(run)
         while more := await self._in_store(lambda: open_projects.delete_some(id)):

@@ -80,11 +80,8 @@ class ProjectsToDelete:
 
 
 async def delete_open(handler: Base, request: ProjectsToDelete) -> DeletedProjects:
-    outcomes = {id: await handler.tracker.retention.delete_open_project(id) for id in request.ids}
-    return DeletedProjects(
-        [id for id, is_deleted in outcomes.items() if is_deleted],
-        [id for id, is_deleted in outcomes.items() if not is_deleted],
-    )
+    deleted = await handler.tracker.retention.delete_open_projects(request.ids)
+    return DeletedProjects(deleted, [id for id in request.ids if id not in deleted])
 
 
 class OpenProjects(TrackedPage):
@@ -109,8 +106,7 @@ class OpenProjects(TrackedPage):
             raise Invalid("no project is selected")
         if not all(id.isascii() and id.isdigit() and len(id) <= 18 for id in ids):
             raise Invalid("a project is selected by its id")
-        for id in dict.fromkeys(map(int, ids)):
-            await self.tracker.retention.delete_open_project(id)
+        await self.tracker.retention.delete_open_projects(dict.fromkeys(map(int, ids)))
         self.redirect(self.prefix + self.back, status=303)
 
 
