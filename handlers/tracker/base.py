@@ -37,6 +37,14 @@ class NamedTest:
     name: str = query("The name of a test", required=True, kind=evolve(free_text("adds"), is_trimmed=False))
 
 
+@frozen(slots=False)  # a base beside another one
+class HistoryOfTest(NamedTest):
+    """A test, and the runs that its history is about."""
+
+    branch: str | None = query("Only outcomes on this branch", kind=free_text("main"))
+    flag: str | None = query("Only outcomes in runs of this flag", kind=free_text("unit"))
+
+
 def in_snapshot(query: Callable[[], Result]) -> Result:
     """Runs `query`, whose reads all see the same snapshot of the store."""
     with reports.atomic("DEFERRED"):

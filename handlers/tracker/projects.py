@@ -10,7 +10,7 @@ from handlers.http.permissions import READ, SIGNED_IN
 from handlers.operations import SENT, JsonBody, Operation, operation_routes
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
-from handlers.tracker.base import NamedTest, answer
+from handlers.tracker.base import HistoryOfTest, answer
 from handlers.tracker.lists import ListRequest, answer_array, answer_linked, is_exported, list_operation
 from handlers.tracker.responses import (
     FlakyInfo,
@@ -36,6 +36,7 @@ from models.tracker.forges import owners
 from models.tracker.forges import project_forge as forges
 from models.tracker.forges.project_forge import TokenChange
 from models.tracker.gate import quality_gate
+from models.tracker.queries import OutcomeFilter
 from models.tracker.settings import ProjectSettings
 from models.tracker.tables import Project as ProjectRow
 from models.tracker.tables import Test, reports
@@ -155,7 +156,7 @@ async def list_flaky(handler: Base, request: LongProjectList) -> object:
 
 
 @http_message
-class TestHistoryRequest(ProjectList, NamedTest):
+class TestHistoryRequest(ProjectList, HistoryOfTest):
     """The outcomes of one test of a project."""
 
     __test__ = False  # pytest must not take it for a test
@@ -166,7 +167,7 @@ async def test_history(handler: Base, request: TestHistoryRequest) -> object:
 
     def read(cursor: str | None, limit: int) -> tuple[TestHistory, str | None]:
         project = visibility.project(user, id)
-        history = history_of(project, request.class_name, request.name, limit, cursor)
+        history = history_of(project, request, limit, cursor)
         return history, history.next_cursor
 
     def page(cursor: str | None, limit: int) -> lists.Page:
@@ -178,14 +179,15 @@ async def test_history(handler: Base, request: TestHistoryRequest) -> object:
     return await answer_linked(handler, request, read)
 
 
-def history_of(project: ProjectRow, class_name: str, name: str, limit: int, cursor: str | None) -> TestHistory:
+def history_of(project: ProjectRow, wanted: HistoryOfTest, limit: int, cursor: str | None) -> TestHistory:
     """A test over its runs. Raises `NotFound`, `Invalid`. Reads the store: for a worker."""
-    test = Test.get_by_id(queries.test_id(project.id, class_name, name))
+    test = Test.get_by_id(queries.test_id(project.id, wanted.class_name, wanted.name))
     run, result = decode_cursor(cursor, int, int) if cursor else (INT64, INT64)
-    outcomes = queries.outcomes(test.id, limit + 1, (run, result))
-    newest = queries.newest_run_of(test.id)
+    only = OutcomeFilter(wanted.branch, wanted.flag)
+    outcomes = queries.outcomes(test.id, limit + 1, (run, result), only)
+    newest = queries.newest_run_of(test.id, only)
     first = first_failures.first_failures(newest, [test.id]).get(test.id) if newest else None
-    owner = owners.of_project(project.id).of(test.file, class_name)
+    owner = owners.of_project(project.id).of(test.file, test.class_name)
     return serializers.test_history(test, flaky.triage(project.id, test.id).value, outcomes, limit, owner, first)
 
 

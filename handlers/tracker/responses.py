@@ -270,6 +270,9 @@ class FailureInfo:
     last_passed: RunReference | None
     compare_url: str | None
     attachments: Sequence[AttachmentInfo]
+    owner: str | None
+    category: str | None
+    """Of the first triage rule that matches; null for a suite."""
 
 
 @http_message

@@ -61,8 +61,13 @@ async def run_detail(handler: Base, request: RunRequest) -> object:
         run, project = visibility.run(user, id)
         judged = verdict(run, project, settings)
         found = queries.detail(run.id)
-        firsts = first_failures.first_failures(run, [row.test_id for row in found.failures if row.test_id])
-        return serializers.run_detail(run, project, judged, found, file_coverage.files(run), firsts)
+        tests = [row.test_id for row in found.failures if row.test_id]
+        known = serializers.KnownOfFailures(
+            first_failures.first_failures(run, tests),
+            owners.of_tests(project.id, tests),
+            triage.rules_of(project.id),
+        )
+        return serializers.run_detail(run, project, judged, found, file_coverage.files(run), known)
 
     return await answer_kept(handler, ("run", id), lambda: state_of_run(user, id), detail)
 

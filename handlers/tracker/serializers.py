@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+from attrs import frozen
+
 from handlers.http.serializers import copied
 from handlers.tracker.detail_responses import AttachmentInfo, AttachmentList, CoveredFileInfo, PerfInfo, TestAttachment
 from handlers.tracker.responses import (
@@ -41,8 +43,10 @@ from models.tracker.coverage import file_coverage as coverage
 from models.tracker.coverage.diff import ranges_of
 from models.tracker.coverage.file_coverage import branch_coverage, line_coverage, pass_rate, percent
 from models.tracker.coverage.patch import PatchCoverage
+from models.tracker.failures import triage
 from models.tracker.failures.first_failures import FirstFailure
 from models.tracker.failures.flaky import FlakyTest
+from models.tracker.failures.triage import TriageRuleInfo
 from models.tracker.files.attachments import AttachedTest, Attachment
 from models.tracker.files.sources import CoveredFile
 from models.tracker.forges.forge_links import compare_url
@@ -169,28 +173,43 @@ def run_verdict(run: Run, verdict: Verdict) -> RunVerdict:
     return copied(RunVerdict, verdict, run_id=run.id, baseline_run_id=verdict.baseline_id, state=state(run))
 
 
+@frozen
+class KnownOfFailures:
+    """Since when the failing tests of a run fail, and whose they are, by their ids; and the rules of triage."""
+
+    firsts: Mapping[int, FirstFailure]
+    owners: Mapping[int, str | None]
+    rules: Sequence[TriageRuleInfo]
+
+
+NOTHING_KNOWN = KnownOfFailures({}, {}, ())
+
+
 def run_detail(
     run: Run,
     project: Project,
     verdict: Verdict,
     detail: Detail,
     files: coverage.Files | None,
-    firsts: Mapping[int, FirstFailure],
+    known: KnownOfFailures = NOTHING_KNOWN,
 ) -> RunDetail:
-    """A run; `firsts` has since when tests fail, by their ids."""
     return copied(
         RunDetail,
         detail,
         run=run_info(run),
         project=project.name,
         gate=run_verdict(run, verdict),
-        failures=[_failure(row, firsts.get(row.test_id or 0), project.repo_url) for row in detail.failures],
+        failures=[_failure(row, known, project.repo_url) for row in detail.failures],
         coverage=_coverage(run, files) if files else None,
         attachments=[attachment_info(found) for found in detail.attachments],
     )
 
 
-def _failure(row: FailureRow, first: FirstFailure | None, repo_url: str | None) -> FailureInfo:
+def _failure(row: FailureRow, known: KnownOfFailures, repo_url: str | None) -> FailureInfo:
+    id = row.test_id or 0
+    category = None
+    if row.test_id is not None:
+        category = triage.category(known.rules, row.type, row.message, row.triaged_stack)
     return copied(
         FailureInfo,
         row,
@@ -200,8 +219,10 @@ def _failure(row: FailureRow, first: FirstFailure | None, repo_url: str | None) 
         stack_trace=row.stack,
         system_out=row.out,
         system_err=row.err,
-        **since(first, repo_url),
+        **since(known.firsts.get(id), repo_url),
         attachments=[attachment_info(found) for found in row.attachments],
+        owner=known.owners.get(id),
+        category=category,
     )
 
 

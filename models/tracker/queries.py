@@ -11,6 +11,7 @@ from attrs import frozen
 
 from models.errors import NotFound
 from models.paging import INT64
+from models.tracker.failures import triage
 from models.tracker.files.attachments import Attachment, of_results, of_run
 from models.tracker.reports.base import CASE_STATUSES, FAILING, CaseStatus
 from models.tracker.tables import Project, Run, reports
@@ -63,6 +64,8 @@ class FailureRow:
     out: str | None
     err: str | None
     attachments: Sequence[Attachment] = ()
+    triaged_stack: str | None = None
+    """The part of the stack in which rules of triage search."""
 
 
 @frozen
@@ -201,7 +204,7 @@ _FAILED = f"result WHERE run_id = :run AND status IN {FAILING}"
 _END = "CASE WHEN length({0}) > :most THEN substr({0}, length({0}) - :most + 1) ELSE {0} END"
 _FAILURES = f"""
     SELECT r.id, r.test_id, s.name, t.class_name, t.name, r.status, r.duration_ms, r.reruns, f.type, f.message,
-    substr(f.stack, 1, :most), {_END.format("o.out")}, {_END.format("o.err")}
+    substr(f.stack, 1, {triage.MAX_TEXT_CHARACTERS}), {_END.format("o.out")}, {_END.format("o.err")}
     FROM result r JOIN test t ON t.id = r.test_id LEFT JOIN suite s ON s.id = r.suite_id
     LEFT JOIN failure f ON f.result_id = r.id LEFT JOIN output o ON o.result_id = r.id
     WHERE r.id IN ({{which}}) ORDER BY r.id"""  # noqa: S608 (constants)
@@ -274,7 +277,7 @@ def _failure(row: Sequence[Any], attachments: Sequence[Attachment]) -> FailureRo
     test, suite, class_name, name, rank, ms, reruns, kind, message, stack, out, err = row
     return FailureRow(
         test, suite, class_name, name, CASE_STATUSES[rank], ms, reruns, kind, message, head_of(stack), _tail(out),
-        _tail(err), attachments,
+        _tail(err), attachments, stack,
     )  # fmt: skip
 
 
@@ -288,9 +291,11 @@ def _tail(text: str | None) -> str | None:
 
 
 _OUTCOMES = """
-    SELECT r.id, r.run_id, r.status, r.flaky, r.duration_ms, f.message FROM result r
-    LEFT JOIN failure f ON f.result_id = r.id WHERE r.test_id = ? AND r.run_id <= ? AND (r.run_id < ? OR r.id < ?)
-    ORDER BY r.run_id DESC, r.id DESC LIMIT ?"""
+    SELECT r.id, r.run_id, r.status, r.flaky, r.duration_ms, f.message FROM result r JOIN run c ON c.id = r.run_id
+    LEFT JOIN failure f ON f.result_id = r.id
+    WHERE r.test_id = :test AND r.run_id <= :run AND (r.run_id < :run OR r.id < :result){only}
+    ORDER BY r.run_id DESC, r.id DESC LIMIT :limit"""
+_ONLY = {"branch": " AND c.branch = :branch", "flag": " AND c.flag = :flag"}
 
 
 def test_id(project_id: int, class_name: str, name: str) -> int:
@@ -304,10 +309,28 @@ def test_id(project_id: int, class_name: str, name: str) -> int:
     return int(row[0])
 
 
-def outcomes(test: int, limit: int, after: tuple[int, int] = (INT64, INT64)) -> list[Outcome]:
+@frozen
+class OutcomeFilter:
+    """The runs that the history of a test is about. None: of any."""
+
+    branch: str | None = None
+    flag: str | None = None
+
+    def sql(self, statement: str) -> tuple[str, dict[str, str]]:
+        """A statement with `{only}` after a condition on runs `c`, and its values."""
+        values = {name: value for name, value in (("branch", self.branch), ("flag", self.flag)) if value is not None}
+        return statement.format(only="".join(_ONLY[name] for name in values)), values
+
+
+def outcomes(
+    test: int, limit: int, after: tuple[int, int] = (INT64, INT64), only: OutcomeFilter = OutcomeFilter()
+) -> list[Outcome]:
     """The outcomes of a test, newest first, after that with the ids `after` of run and result."""
     run, result = after
-    rows = reports.execute_sql(_OUTCOMES, (test, run, run, result, limit)).fetchall()
+    statement, values = only.sql(_OUTCOMES)
+    rows = reports.execute_sql(
+        statement, {"test": test, "run": run, "result": result, "limit": limit, **values}
+    ).fetchall()
     runs, attached = runs_by_id({row[1] for row in rows}), of_results([row[0] for row in rows])
     return [
         Outcome(id, runs[run_id], CASE_STATUSES[rank], bool(flaky), ms, message, attached.get(id, ()))
@@ -317,13 +340,14 @@ def outcomes(test: int, limit: int, after: tuple[int, int] = (INT64, INT64)) -> 
 
 
 _NEWEST_OF_TEST = """
-    SELECT r.run_id FROM result r JOIN counted_run c ON c.id = r.run_id WHERE r.test_id = ?
+    SELECT r.run_id FROM result r JOIN counted_run c ON c.id = r.run_id WHERE r.test_id = :test{only}
     ORDER BY r.run_id DESC LIMIT 1"""
 
 
-def newest_run_of(test: int) -> Run | None:
+def newest_run_of(test: int, only: OutcomeFilter = OutcomeFilter()) -> Run | None:
     """The newest run with a result of a test. Superseded attempts have higher ids than the attempt that counts."""
-    row = reports.execute_sql(_NEWEST_OF_TEST, (test,)).fetchone()
+    statement, values = only.sql(_NEWEST_OF_TEST)
+    row = reports.execute_sql(statement, {"test": test, **values}).fetchone()
     return None if row is None else runs_by_id([row[0]]).get(row[0])
 
 

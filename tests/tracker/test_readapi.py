@@ -26,6 +26,7 @@ PROJECT_FIELDS = {"id", "name", "repoUrl", "visibility", "createdAt", "runCount"
 FAILURE_FIELDS = {
     "suite", "className", "name", "status", "durationMs", "reruns", "failureType", "failureMessage", "stackTrace",
     "systemOut", "systemErr", "firstFailing", "lastPassed", "compareUrl", "attachments",
+    "owner", "category",
 }  # fmt: skip
 
 
@@ -236,7 +237,7 @@ def test_run_has_all_fields_of_its_failures(server: Server, project: Project) ->
         "suite": "suite", "className": "c.A", "name": "b", "status": "FAILED", "durationMs": 10, "reruns": 0,
         "failureType": "AssertionError", "failureMessage": "b is broken", "stackTrace": "at line 1",
         "systemOut": "b said this", "systemErr": None, "firstFailing": found["failures"][0]["firstFailing"],
-        "lastPassed": None, "compareUrl": None, "attachments": [],
+        "lastPassed": None, "compareUrl": None, "attachments": [], "owner": None, "category": "untriaged",
     }  # fmt: skip
     assert found["failures"][0]["firstFailing"]["runId"] == run.id
     assert set(found["failures"][1]) == FAILURE_FIELDS
@@ -343,6 +344,31 @@ def test_a_tests_history_is_newest_first(server: Server, project: Project) -> No
     assert found["results"][1]["failureMessage"] == "a is broken"
     assert len(read(server, f"projects/{project.id}/tests?className=c.A&name=a&limit=1")["results"]) == 1
     assert [one["status"] for one in read(server, f"projects/{project.id}/tests?name=a")["results"]] == ["PASSED"]
+
+
+def test_a_tests_history_is_filtered_by_branch_and_flag(server: Server, project: Project) -> None:
+    places = [("main", "unit"), ("main", "ui"), ("side", "unit"), ("main", "unit")]
+    runs = [records.create_run(project, {"c.A a": FAILED}, branch=branch, flag=flag) for branch, flag in places]
+    records.create_run(project, {"c.A a": PASSED}, branch="side", flag="unit")
+    path = f"projects/{project.id}/tests?className=c.A&name=a"
+
+    def ids(more: str) -> list[int]:
+        return [one["runId"] for one in read(server, path + more)["results"]]
+
+    assert ids("&branch=main&flag=unit") == [runs[3].id, runs[0].id]
+    assert ids("&branch=main") == [runs[3].id, runs[1].id, runs[0].id]
+    assert ids("&flag=ui") == [runs[1].id]
+    assert ids("&branch=&flag=absent") == []
+    found = read(server, f"{path}&branch=main&flag=unit&limit=1")
+    rest = read(server, f"{path}&branch=main&flag=unit&limit=1&cursor={found['nextCursor']}")
+    assert ([one["runId"] for one in rest["results"]], rest["nextCursor"]) == ([runs[0].id], None)
+    assert found["firstFailing"]["runId"] == runs[0].id, "of the branch and flag, whatever came on others"
+    assert read(server, path)["firstFailing"] is None
+    page = f"/projects/{project.id}/test?className=c.A&name=a"
+    shown = server.get(f"{page}&branch=side&flag=", Accept="text/html").text
+    assert (f"/runs/{runs[2].id}" in shown, f"/runs/{runs[3].id}" in shown) == (True, False)
+    assert '<option value="unit" selected>' in server.get(f"{page}&flag=unit", Accept="text/html").text
+    assert "No run matches." in server.get(f"{page}&branch=none", Accept="text/html").text
 
 
 def test_unknown_test_is_404_and_missing_name_is_400(server: Server, project: Project) -> None:

@@ -109,9 +109,26 @@ def test_a_test_has_the_fields_of_a_failure_without_outputs(server: Server, run:
     failures = {row["name"]: row for row in read(server, f"runs/{run}")["failures"]}
     assert {
         name: value for name, value in failures["red"].items() if name not in ("systemOut", "systemErr", "attachments")
-    } == {name: value for name, value in red.items() if name not in ("flaky", "owner", "category")}
+    } == {name: value for name, value in red.items() if name != "flaky"}
     (quick,) = read(server, f"runs/{run}/tests", q="quick")["items"]
     assert (quick["owner"], quick["category"], quick["failureType"]) == (None, None, None)
+
+
+def test_a_rule_of_triage_finds_what_is_cut_from_a_shown_stack(server: Server) -> None:
+    stack = f"{'x' * 9000} deep"
+    report = f"<testsuite name='s'><testcase classname='A' name='a'><failure>{stack}</failure></testcase></testsuite>"
+    run = upload(server, ("project", "deep"), ("junit", report))
+    with records.store_of(server):
+        reports.execute_sql(
+            "INSERT INTO triage_rule (project_id, name, category, pattern, field, priority, created_at)"
+            " VALUES (?, 'n', 'deep', 'x deep', 'stack', 100, 0)",
+            (run["projectId"],),
+        )
+    (failure,) = read(server, f"runs/{run['runId']}")["failures"]
+    (test,) = read(server, f"runs/{run['runId']}/tests")["items"]
+    assert (failure["category"], test["category"]) == ("deep", "deep")
+    assert "deep" not in failure["stackTrace"]
+    assert "category <bdi>deep" in server.get(f"/runs/{run['runId']}", Accept="text/html").text
 
 
 def test_texts_do_not_end_at_nul(server: Server) -> None:

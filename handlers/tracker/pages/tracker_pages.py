@@ -15,7 +15,7 @@ from handlers.http.serializers import duration_text
 from handlers.operations import query_of
 from handlers.routing import Route
 from handlers.tracker import serializers
-from handlers.tracker.base import NamedTest, in_snapshot, send_kept
+from handlers.tracker.base import HistoryOfTest, in_snapshot, send_kept
 from handlers.tracker.lists import ListRequest, limit
 from handlers.tracker.pages import plots
 from handlers.tracker.pages.forms import TrackedPage
@@ -310,17 +310,19 @@ class TestPage(ReadPage):
     __test__ = False  # pytest would collect it
 
     async def get(self, id: str) -> None:
-        test = read(NamedTest, {}, query_of(self, NamedTest), {})
-        await self.show("tracker/test.html", **await self.read(lambda: self._values(id, test.class_name, test.name)))
+        test = read(HistoryOfTest, {}, query_of(self, HistoryOfTest), {})
+        await self.show("tracker/test.html", **await self.read(lambda: self._values(id, test)))
 
-    def _values(self, id: str, class_name: str, name: str) -> dict[str, Any]:
+    def _values(self, id: str, wanted: HistoryOfTest) -> dict[str, Any]:
         user = self.caller.user
         project = visibility.project(user, id)
-        history = history_of(project, class_name, name, _MAX_RESULTS, None)
+        history = history_of(project, wanted, _MAX_RESULTS, None)
         return {
             "project": project,
             "test": history,
-            "note": queries.note_of(project.id, queries.test_id(project.id, class_name, name)),
+            "wanted": wanted,
+            "flags": queries.flags(project.id),
+            "note": queries.note_of(project.id, queries.test_id(project.id, wanted.class_name, wanted.name)),
             "plot": plots.over_time(history.results) if len(history.results) > 1 else None,
             "writes": permissions.may_write(user, project),
         }
@@ -344,7 +346,7 @@ class RunPage(ReadPage):
         health, reason = project_status.judge(run, verdict)
         return {
             "project": project,
-            "detail": serializers.run_detail(run, project, verdict, detail, coverage.files(run), {}),
+            "detail": serializers.run_detail(run, project, verdict, detail, coverage.files(run)),
             "run_health": health,
             "reason": reason,
             "baseline": baseline,
@@ -388,7 +390,9 @@ def _failures(run: Run, project: Project, baseline: int | None, query: Mapping[s
             test: serializers.since(first, project.repo_url)
             for test, first in first_failures.first_failures(run, tests).items()
         },
-        "categories": {case.test_id: triage.category(rules, case.type, case.message, case.stack) for case in cases},
+        "categories": {
+            case.test_id: triage.category(rules, case.type, case.message, case.triaged_stack) for case in cases
+        },
     }
 
 
