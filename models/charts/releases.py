@@ -25,7 +25,7 @@ from attrs import frozen
 
 from models.charts.responses import HistoryRow, Hook, ListRow, Release, ReleaseInfo, TestResult
 from models.errors import Invalid, Unprocessable
-from models.json_format import list_of, number_of, part_of, text_of
+from models.json_format import json_value, list_of, number_of, part_of, text_of
 
 MAX_INFLATED_BYTES = 64 * 1024**2
 """Limit of an inflated release; helm's Secret holds at most 1 MiB of compressed data."""
@@ -129,10 +129,10 @@ def for_responses(secret: Mapping[str, Any]) -> Stored:
         raise Unprocessable(str(bad), BAD_RELEASE) from None
 
 
-def rows_of_list(answer: Mapping[str, Any], wanted: Collection[str]) -> dict[str, ListRow]:
-    """The rows of the wanted revisions (their versions) in a list of Secrets; one that is no release is left out."""
+def rows_of_list(answer: bytes, wanted: Collection[str]) -> dict[str, ListRow]:
+    """The rows of the wanted revisions (their versions) in a list of Secrets as JSON. Raises `Invalid` for no JSON."""
     rows = {}
-    for secret in list_of(answer, "items"):
+    for secret in list_of(json_value(answer), "items"):
         for revision in revisions([secret]):
             if revision.version in wanted:
                 with contextlib.suppress(BadRelease):
@@ -334,9 +334,9 @@ def briefs(items: Iterable[Mapping[str, Any]]) -> list[Brief]:
     return [Brief(namespace, revision, _updated(metadata)) for (namespace, _), (revision, metadata) in newest]
 
 
-def briefs_of_list(answer: Mapping[str, Any]) -> list[Brief]:
-    """As `briefs`, of the answer of an API server."""
-    return briefs(list_of(answer, "items"))
+def briefs_of_list(answer: bytes) -> list[Brief]:
+    """As `briefs`, of the answer of an API server. Raises `Invalid` for what is no JSON."""
+    return briefs(list_of(json_value(answer), "items"))
 
 
 def _newest(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[Revision, Mapping[str, Any]]]:

@@ -20,7 +20,6 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import attrs
 from attrs import define
 
-from models.charts.releases import rows_of_list
 from models.config.settings import Work as Settings
 from models.errors import Unavailable, Unprocessable
 from models.json_format import json_value
@@ -49,10 +48,6 @@ class Folders(Protocol):
     """Where the files of calls are."""
 
     def place(self, name: str) -> Path: ...
-
-
-_INFLATING: Collection[Callable[..., Any]] = (rows_of_list,)
-"""Functions that inflate what they read: short texts are not small for them."""
 
 
 @define
@@ -170,14 +165,6 @@ class Workers:
     async def parse_json(self, text: bytes | str) -> Any:
         """Raises `Invalid`, and what `run` raises."""
         return json_value(text) if len(text) <= MAX_INLINE_BYTES else await self.run(json_value, text)
-
-    async def read_json(self, text: bytes, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Applies a function to the value of JSON, of large JSON in a worker. Raises `Invalid`, and as `run`."""
-        if self._pool is None or (len(text) <= MAX_INLINE_BYTES and function not in _INFLATING):
-            return function(json_value(text), *arguments)
-        call: Call = calls.on_json, (text, function, arguments), {}
-        result: Result = await self._limited(self._pool, MAX_CPU_SECONDS, answers.result_type(function), call)
-        return result
 
     async def end_calls(self) -> None:
         """Ends the calls that are under way or wait; they fail with `Unavailable`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -17,7 +17,6 @@ from typing import IO, Any
 import attrs
 
 from models.errors import Unprocessable
-from models.json_format import json_value
 
 CALL, ANSWER = "call", "answer"
 """The files of a call in its folder. Each exists only where a call, or an answer, is large."""
@@ -48,11 +47,6 @@ def perform(folder: str, call: str | None) -> dict[str, Any]:
         pass
     with ExitStack() as stack:
         return {"pieces": _Pieces(folder, stack).small(value)[0]}
-
-
-def on_json(text: bytes, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """What a function returns of the value of JSON. Raises `Invalid`."""
-    return function(json_value(text), *arguments)
 
 
 def plain(value: Any, depth: int = 0) -> Any:

@@ -17,7 +17,7 @@ from models.charts.resources import Live, ManifestObject, readiness
 from models.charts.responses import Resource
 from models.errors import Invalid, Problem, TimedOut, Upstream
 from supervisor.charts.kube.client import CONNECTION_LOST, Connections
-from supervisor.charts.workers import Workers
+from supervisor.charts.workers import MAX_INLINE_BYTES, Workers
 from supervisor.clock import Clock
 
 log = logging.getLogger("charts")
@@ -138,12 +138,18 @@ class Cluster:
         return list(answer.get("items") or [])
 
     async def read_cached(
-        self, path: str, selector: str, accept: str, function: Callable[..., Result], *arguments: Any
+        self,
+        path: str,
+        selector: str,
+        accept: str,
+        read: Callable[..., Result],
+        *arguments: Any,
+        max_inline: int = MAX_INLINE_BYTES,
     ) -> Result:
-        """Applies a function to a list as `cached` gets it, of a large one in a worker."""
-        body = await self._body(_cached(path, selector), accept)
+        """What `read` returns of the JSON of a list as `cached` gets it; beyond `max_inline` bytes in a worker."""
+        body = await self._body(_cached(path, selector), accept) or b"{}"
         with _json_expected():
-            return await self.workers.read_json(body if body is not None else b"{}", function, *arguments)
+            return await self.workers.run_if(len(body) > max_inline, read, body, *arguments)
 
     async def kind(self, api_version: str, kind: str) -> Kind | None:
         """The path of a kind, `None` if the cluster lacks it. Cached; a missing kind is looked up again sooner."""

@@ -110,8 +110,8 @@ class Rows:
         if len(revisions) > 1:
             selector = f"{_NOT_SUPERSEDED},name in ({','.join(revision.release for revision in revisions)})"
             path = secrets(namespace)
-            rows = await self.cluster.read_cached(path, selector, OBJECT, releases.rows_of_list, set(wanted))
-            self._rows.update(rows)
+            read = releases.rows_of_list  # it inflates what it reads: no list is small for it
+            self._rows.update(await self.cluster.read_cached(path, selector, OBJECT, read, set(wanted), max_inline=0))
         for version in wanted.keys() - self._rows.keys():
             await self._read_one(namespace, wanted[version])
 
