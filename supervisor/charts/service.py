@@ -166,7 +166,7 @@ class Charts:
         """Reports the changes of releases to others."""
         self.clock = clock or Clock()
         self.folders = Folders(svc.rest.temp_dir)
-        pool = WorkerPool(config.server.workers, children, instance, environ, svc.work.queue)
+        pool = WorkerPool(config.server.workers, children, instance, environ, svc.work.queue, "svc.work.queue")
         self.workers = Workers(svc.work, pool, self.folders)
         self._tasks: list[asyncio.Task[None]] = []
         self._detected_at = float("-inf")

@@ -21,7 +21,7 @@ import attrs
 from attrs import define
 
 from models.config.settings import Work as Settings
-from models.errors import Unavailable, Unprocessable
+from models.errors import Unprocessable
 from models.json_format import json_value
 from supervisor.charts.helm.slots import caller
 from supervisor.workers import answers, calls
@@ -117,8 +117,6 @@ class Workers:
 
     async def _limited(self, pool: WorkerPool, cpu_seconds: int, expected: Any, call: Call) -> Any:
         """The result of a call, of the `expected` type, within the time of its request."""
-        if pool.waiting >= self.settings.queue:
-            raise Unavailable("too much work is waiting (svc.work.queue)")
         began, limit = time.monotonic(), f"{self.settings.timeout:g} s (svc.work.timeout)"
         allowance = _allowance.get() or _Allowance(self.settings.timeout)
         if cpu_seconds > MAX_CPU_SECONDS:

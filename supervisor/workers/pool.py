@@ -24,14 +24,21 @@ class WorkerPool:
     """At most `settings.processes` worker processes; none while there is nothing to do for `settings.idle` seconds."""
 
     def __init__(
-        self, settings: WorkerProcesses, children: Children, instance: str, environ: Mapping[str, str], max_waiting: int
+        self,
+        settings: WorkerProcesses,
+        children: Children,
+        instance: str,
+        environ: Mapping[str, str],
+        max_waiting: int,
+        limited_by: str = "",
     ) -> None:
-        """`instance` tags the processes; at most `max_waiting` jobs wait."""
+        """`instance` tags the processes; at most `max_waiting` jobs wait, by the property `limited_by`."""
         self._settings = settings
         self._children = children
         self._instance = instance
         self._environ = environ
         self._max_waiting = max_waiting
+        self._limited_by = f" ({limited_by})" if limited_by else ""
         self._idle: list[WorkerProcess] = []
         self._all: set[WorkerProcess] = set()
         """Those that are idle or busy or have not ended yet."""
@@ -92,7 +99,7 @@ class WorkerPool:
             self._used += 1
             return
         if self.waiting >= self._max_waiting:
-            raise Unavailable("too much work is waiting for a worker process")
+            raise Unavailable(f"too much work is waiting for a worker process{self._limited_by}")
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append(granted)
         if caller is None:

@@ -47,7 +47,7 @@ def with_workers(
     async def run() -> Any:
         children, folders = Children(), Folders(tmp_path / "temp")
         environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-        pool = WorkerPool(WorkerProcesses(processes), children, "test", environ, queue)
+        pool = WorkerPool(WorkerProcesses(processes), children, "test", environ, queue, "svc.work.queue")
         workers = Workers(Work(timeout=Seconds(timeout), queue=queue), pool, folders)
         try:
             result = await work(workers)
