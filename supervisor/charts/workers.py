@@ -13,11 +13,10 @@ import itertools
 import pickle
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-import attrs
 from attrs import define
 
 from models.config.settings import Work as Settings
@@ -177,29 +176,10 @@ class Workers:
 
 def _packed(call: Call) -> str | None:
     """A call for a message, as base64 of its pickle; None where it is written to a file."""
-    if not _is_small(call[1:]):
+    if not calls.is_small(call[1:], _SMALL_CALL_COST):
         return None
     packed = base64.b64encode(pickle.dumps(call)).decode()
     return packed if len(packed) <= calls.MAX_WHOLE_BYTES else None
-
-
-def _is_small(values: Any) -> bool:
-    """Whether arguments are packed quickly; each value costs 16, each character and byte one."""
-    budget, waiting = _SMALL_CALL_COST, [values]
-    while waiting and budget > 0:
-        value = waiting.pop()
-        budget -= 16
-        if isinstance(value, str | bytes):
-            budget -= len(value)
-        elif isinstance(value, dict):
-            waiting += [value.keys(), value.values()] if len(value) < budget else []
-            budget -= len(value)
-        elif isinstance(value, Collection):
-            budget -= len(value)
-            waiting += value if budget > 0 else ()
-        elif attrs.has(type(value)):
-            waiting += [getattr(value, field.name) for field in attrs.fields(type(value))]
-    return budget > 0
 
 
 def _write(path: Path, call: Any) -> None:

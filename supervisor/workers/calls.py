@@ -9,14 +9,15 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from collections.abc import Iterable, Mapping, Set
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Mapping, Set
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import attrs
 
 from models.errors import Unprocessable
+from supervisor.workers.protocol import Encoded
 
 CALL, ANSWER = "call", "answer"
 """The files of a call in its folder. Each exists only where a call, or an answer, is large."""
@@ -30,7 +31,7 @@ _MAX_TEXT_CHARACTERS = 2048
 _NUMBER_BYTES = 24
 
 
-def perform(folder: str, call: str | None) -> dict[str, Any]:
+def perform(folder: str, call: str | None) -> Encoded | dict[str, Any]:
     """Calls the function of a pickle (as base64, or in the file of the folder) and returns `whole` or `pieces`.
 
     Raises what the function raises, and `Unprocessable` for a value that is nested too deeply.
@@ -38,13 +39,11 @@ def perform(folder: str, call: str | None) -> dict[str, Any]:
     packed = base64.b64decode(call) if call is not None else Path(folder, CALL).read_bytes()
     function, arguments, options = pickle.loads(packed)  # noqa: S301 (written by the server)
     value = plain(function(*arguments, **options))
-    try:
-        if not isinstance(value, str | bytes) or len(value) <= _MAX_TEXT_CHARACTERS:
-            text = json.dumps(value)
+    if is_small(value, MAX_WHOLE_BYTES):
+        with suppress(TypeError):  # it has bytes
+            text = json.dumps({"whole": value})
             if len(text) <= MAX_WHOLE_BYTES:
-                return {"whole": value}
-    except TypeError:  # it has bytes
-        pass
+                return Encoded(text)
     with ExitStack() as stack:
         return {"pieces": _Pieces(folder, stack).small(value)[0]}
 
@@ -65,6 +64,25 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Path):
         return str(value)
     return {field.name: plain(getattr(value, field.name), depth + 1) for field in attrs.fields(type(value))}
+
+
+def is_small(values: Any, budget: int) -> bool:
+    """Whether values cost at most `budget`, each 16 and one for each character; what is beyond is not read."""
+    waiting = [values]
+    while waiting and budget > 0:
+        value = waiting.pop()
+        budget -= 16
+        if isinstance(value, str | bytes):
+            budget -= len(value)
+        elif isinstance(value, dict):
+            waiting += [value.keys(), value.values()] if len(value) < budget else []
+            budget -= len(value)
+        elif isinstance(value, Collection):
+            budget -= len(value)
+            waiting += value if budget > 0 else ()
+        elif attrs.has(type(value)):
+            waiting += [getattr(value, field.name) for field in attrs.fields(type(value))]
+    return budget > 0
 
 
 class _Pieces:

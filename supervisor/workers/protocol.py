@@ -25,13 +25,21 @@ PROBLEMS: Mapping[str, type[Problem]] = {
 """The failures that a function may report to the caller."""
 
 
+class Encoded(str):
+    """The result of a function that is JSON already."""
+
+    __slots__ = ()
+
+
 class BadMessage(Exception):
     """A message that is too long or no JSON object."""
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """A message as bytes. Raises `BadMessage` where it is longer than `MAX_MESSAGE_BYTES`."""
-    body = json.dumps(message).encode()
+    result = message.get("result")
+    text = f'{{"result": {result}}}' if isinstance(result, Encoded) else json.dumps(message)
+    body = text.encode()
     if len(body) > MAX_MESSAGE_BYTES:
         raise BadMessage(f"a message of {len(body)} bytes")
     return len(body).to_bytes(LENGTH_BYTES, "big") + body

@@ -9,6 +9,7 @@ import gzip
 import json
 import logging
 import os
+import pickle
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -33,6 +34,7 @@ from supervisor.charts.kube.releases import unpacked
 from supervisor.charts.service import Folders
 from supervisor.charts.workers import Workers
 from supervisor.children.child import Children
+from supervisor.workers import calls, protocol
 from supervisor.workers.confinement import MAX_MEMORY_BYTES
 from supervisor.workers.pool import WorkerPool
 
@@ -282,3 +284,30 @@ def test_a_release_larger_than_helm_can_store_is_refused_by_the_worker(tmp_path:
     bomb = base64.b64encode(base64.b64encode(gzip.compress(b'{"name": "' + bytes(65 * 1024**2)))).decode()
     with pytest.raises(BadRelease, match="larger than"):
         with_workers(lambda workers: unpacked(workers, {"data": {"release": bomb}}), tmp_path)
+
+
+def test_a_small_answer_is_encoded_once_and_none_of_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+    encode = json.dumps
+
+    def counted(value: Any, **options: Any) -> str:
+        text = encode(value, **options)
+        lengths.append(len(text))
+        return text
+
+    def answer(value: Any) -> bytes:
+        call = base64.b64encode(pickle.dumps((chart_jobs.same, [value], {}))).decode()
+        with monkeypatch.context() as changed:
+            changed.setattr(json, "dumps", counted)
+            return protocol.encode({"result": calls.perform(str(tmp_path / "call"), call)})
+
+    assert protocol.decode(answer(["x" * 1000] * 20)[protocol.LENGTH_BYTES :]) == {
+        "result": {"whole": ["x" * 1000] * 20}
+    }
+    assert len(lengths) == 1
+    lengths.clear()
+    answer(["x" * 1000] * 1000)
+    assert sum(lengths) < 2 * 1000 * 1010
+    assert max(lengths) <= calls.MAX_PIECE_BYTES
