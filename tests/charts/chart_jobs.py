@@ -29,6 +29,13 @@ class Sample:
     row: ListRow | None = None
 
 
+@frozen
+class Row:
+    """A value with a list."""
+
+    names: list[str]
+
+
 def pid() -> int:
     return os.getpid()
 

@@ -34,7 +34,7 @@ from supervisor.charts.kube.releases import unpacked
 from supervisor.charts.service import Folders
 from supervisor.charts.workers import Workers
 from supervisor.children.child import Children
-from supervisor.workers import calls, protocol
+from supervisor.workers import answers, calls, protocol
 from supervisor.workers.confinement import MAX_MEMORY_BYTES
 from supervisor.workers.pool import WorkerPool
 
@@ -284,6 +284,33 @@ def test_a_release_larger_than_helm_can_store_is_refused_by_the_worker(tmp_path:
     bomb = base64.b64encode(base64.b64encode(gzip.compress(b'{"name": "' + bytes(65 * 1024**2)))).decode()
     with pytest.raises(BadRelease, match="larger than"):
         with_workers(lambda workers: unpacked(workers, {"data": {"release": bomb}}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [
+        (str, {"pieces": {calls.TEXT: [[0, 8 * 1024**2]]}}),
+        (bytes, {"pieces": {calls.BYTES: [[0, 8 * 1024**2]]}}),
+        (dict[str, list[tuple[str, int]]], {"whole": {"a": [["x", 1]] * 10_000}}),
+        (list[chart_jobs.Row], {"whole": [{"names": ["x"] * 10_000}]}),
+    ],
+    ids=["text", "bytes", "nested list", "list of an object"],
+)
+def test_the_loop_runs_while_a_large_answer_is_read(expected: Any, answer: Any, tmp_path: Path) -> None:
+    file = tmp_path / "answer"
+    file.write_bytes("é".encode() * 4 * 1024**2)
+
+    async def work() -> None:
+        runs, task = 0, asyncio.create_task(answers.read(expected, answer, file))
+        while not task.done():
+            await asyncio.sleep(0)
+            runs += 1
+        assert runs > 15
+        found = await task
+        if expected in (str, bytes):
+            assert found == (file.read_bytes() if expected is bytes else "é" * 4 * 1024**2)
+
+    asyncio.run(work())
 
 
 def test_a_small_answer_is_encoded_once_and_none_of_a_large_one(
