@@ -31,7 +31,7 @@ class LogoutRequest:
 
 
 async def listed(work: Work, request: RegistryListRequest) -> list[RegistryInfo]:
-    own, of_file = work.charts.registries.hosts()
+    own, of_file = await work.charts.registries.hosts()
     return [*(RegistryInfo(host, "API") for host in own), *(RegistryInfo(host, "FILE") for host in of_file)]
 
 
@@ -45,7 +45,7 @@ async def login(work: Work, request: LoginRequest) -> None:
 async def logout(work: Work, request: LogoutRequest) -> None:
     host = request.host.lower()
     if not await work.charts.repositories.stored(lambda: registries.remove(host)):
-        if host in work.charts.registries.hosts()[1]:
+        if host in (await work.charts.registries.hosts())[1]:
             raise Conflict(f"the login of {host} is one of helm's: helm registry logout {host} removes it")
         raise NotFound(f"there is no login of {host}")
 

@@ -71,7 +71,7 @@ class Registries:
     async def _session(self, ref: ChartRef, login: Login | None = None) -> _RegistrySession:
         """A session with a login, by default that of the registry."""
         base = await _RegistrySession.base(self._fetcher, ref)
-        return _RegistrySession(self._fetcher, ref, base, login or self._logins.of(base))
+        return _RegistrySession(self._fetcher, ref, base, login or await self._logins.of(base))
 
     async def check_login(self, host: str, login: Login) -> None:
         """Raises `Invalid` unless `host` is a registry that accepts the login; `Upstream`, `TimedOut`."""
@@ -89,10 +89,10 @@ class Registries:
         if not response.is_good:
             session.refuse(response)
 
-    def hosts(self) -> tuple[list[str], list[str]]:
+    async def hosts(self) -> tuple[list[str], list[str]]:
         """The hosts whose login this server stores, and the other hosts of the file of `helm registry login`."""
         own = registries.hosts()
-        return own, sorted(set(self._logins.of_file()) - set(own))
+        return own, sorted(set(await self._logins.of_file()) - set(own))
 
     async def version(self, ref: ChartRef) -> str:
         """The version that `ref.version` resolves to; it exists. Raises as `pull`."""

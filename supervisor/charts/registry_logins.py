@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -78,24 +79,26 @@ class RegistryLogins:
         """`stored` returns the login that this server stores for a host."""
         self.file = _file(environ)
         self._stored = stored or (lambda host: None)
-        self._stamp: Stamp | None = None
-        self._found: Logins = {}
+        self._known: tuple[Stamp | None, Logins] = None, {}
 
-    def of(self, registry: Url) -> Login | None:
+    async def of(self, registry: Url) -> Login | None:
         """The login for a registry, by host and port."""
         hosts = [f"{registry.host}:{registry.port}", registry.authority]
         if registry.authority in _ALSO_DOCKER_HUB:
             hosts += _ALSO_DOCKER_HUB
-        found = filter(None, [*map(self._stored, hosts), *map(self.of_file().get, hosts)])
-        login = next(found, None)
+        of_file = await self.of_file()
+        login = next(filter(None, [*map(self._stored, hosts), *map(of_file.get, hosts)]), None)
         return Login(*login) if login else None
 
-    def of_file(self) -> Logins:
-        """The logins of the file."""
+    async def of_file(self) -> Logins:
+        """The logins of the file, which is read in a thread."""
+        return await asyncio.to_thread(self._current)
+
+    def _current(self) -> Logins:
         now = stamp([self.file])
-        if now != self._stamp:
-            self._stamp, self._found = now, self._read()
-        return self._found
+        if now != self._known[0]:
+            self._known = now, self._read()
+        return self._known[1]
 
     def _read(self) -> Logins:
         try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +154,20 @@ def registries(lab: Lab) -> Any:
     return lab.server.get("/api/v1/registries").json
 
 
+def test_other_requests_are_answered_while_the_file_of_logins_is_read(lab: Lab) -> None:
+    lab.file.unlink(missing_ok=True)
+    os.mkfifo(lab.file)
+    try:
+        with ThreadPoolExecutor(1) as clients:
+            listed = clients.submit(registries, lab)
+            with lab.file.open("wb") as file:  # opens as soon as the server reads
+                assert lab.server.get("/healthz").status == 200
+                file.write(json.dumps({"auths": {"slow.example": {"auth": auth()}}}).encode())
+            assert {"host": "slow.example", "source": "FILE"} in listed.result()
+    finally:
+        lab.file.unlink()
+
+
 def test_the_login_of_what_is_no_registry_is_refused_and_not_stored(lab: Lab) -> None:
     lab.web.pages["/v2/"] = (404, {}, b"")
     login = {"host": lab.web.host_port, "username": USER, "password": PASSWORD}
@@ -170,10 +187,10 @@ def test_the_login_of_what_is_no_registry_is_refused_and_not_stored(lab: Lab) ->
 
 def test_docker_hub_has_one_login_under_all_its_names(tmp_path: Path) -> None:
     logins = RegistryLogins({"HOME": str(tmp_path)}, {"docker.io": (USER, PASSWORD)}.get)
-    found = logins.of(urls.parse("https://registry-1.docker.io/v2/"))
+    found = asyncio.run(logins.of(urls.parse("https://registry-1.docker.io/v2/")))
     assert found is not None
     assert (found.username, found.password) == (USER, PASSWORD)
-    assert logins.of(urls.parse("https://ghcr.io/v2/")) is None
+    assert asyncio.run(logins.of(urls.parse("https://ghcr.io/v2/"))) is None
 
 
 @pytest.mark.parametrize(
