@@ -271,7 +271,11 @@ class Application(tornado.web.Application):
         else:
             arguments = {**(target_kwargs or {}), "caller": caller}
             inner = super().get_handler_delegate(request, target_class, arguments, path_args, path_kwargs)
-            limit = target_class.body_limit(self.services.config) if issubclass(target_class, Base) else 0
+            limit = (
+                target_class.body_limit(self.services.config, request.method or "")
+                if issubclass(target_class, Base)
+                else 0
+            )
             reads_forms = request.method not in SAFE_METHODS and getattr(target_class, "takes_forms", False)
             if not reads_forms and request.headers.get("Content-Type", "").lower().startswith(_FORMS):
                 del request.headers["Content-Type"]  # Tornado would answer 400 for a malformed form that is not used

@@ -135,8 +135,8 @@ class Base(CompressingHandler):
         return self.services.tracker
 
     @classmethod
-    def body_limit(cls, config: Config) -> int:
-        """Returns the limit of a body in bytes, for handlers where it is a setting."""
+    def body_limit(cls, config: Config, method: str) -> int:
+        """Returns the limit of a body in bytes, for handlers where it is a setting or depends on the method."""
         return cls.max_body
 
     @classmethod

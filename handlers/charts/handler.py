@@ -29,7 +29,7 @@ from handlers.routing import Route, accepts
 from models.charts.helm_args import EncodedValues, read_body
 from models.charts.responses import Download
 from models.config.settings import Config
-from models.errors import Failed, Invalid, Problem, TooLarge, Unsupported
+from models.errors import Failed, Invalid, Problem, Unsupported
 from models.inputs import REQUEST_PART, check_names, check_parts, read
 from models.json_format import SMALL_BODY_BYTES, json_object
 from supervisor.charts.service import Work
@@ -73,7 +73,6 @@ class ChartHandler(Base):
     names: ClassVar[Sequence[str]]
     work: Work | None = None
     parts: Parts | None = None
-    _max_json_bytes = SMALL_BODY_BYTES
     is_complete = False
     """Whether the whole request has been received."""
 
@@ -89,6 +88,13 @@ class ChartHandler(Base):
             check_charts_open(config)
         if cls._is_cluster_read(method):
             check_cluster_reads(config)
+
+    @classmethod
+    def body_limit(cls, config: Config, method: str) -> int:
+        found = cls.operations.get(method)
+        if found is not None and found.is_multipart:
+            return _MAX_UPLOAD_BYTES
+        return MAX_JSON_BYTES if found is not None and found.has_values else SMALL_BODY_BYTES
 
     @classmethod
     def _is_mutating(cls, method: str) -> bool:
@@ -131,8 +137,6 @@ class ChartHandler(Base):
             self.fault = Failed(f"the request could not be stored: {error.strerror}")
 
     def _expect_body(self) -> None:
-        if self.operation.has_values:
-            self._max_json_bytes = MAX_JSON_BYTES
         content_type = self.request.headers.get("Content-Type", "")
         if self.operation.is_multipart:
             assert self.work is not None
@@ -149,8 +153,6 @@ class ChartHandler(Base):
         """Receives the next bytes of the body. Raises `Problem`, on which the rest is dropped."""
         if self.fault is not None:
             raise self.fault
-        if self.parts is None and len(self.content) + len(chunk) > self._max_json_bytes:
-            raise TooLarge(f"the body is larger than {self._max_json_bytes} bytes")
         try:
             self._take(chunk)
         except OSError as error:
@@ -291,13 +293,11 @@ def _handler(path: str, operations: Sequence[ChartOperation]) -> type[ChartHandl
             variables = dict(zip(names_of(operation.path), match.groups(), strict=True)) if match else {}
             if by_method.setdefault(operation.method, operation) is operation:
                 fixed[operation.method] = variables
-    uploads = any(operation.is_multipart for operation in by_method.values())
     body: dict[str, Any] = {method.lower(): ChartHandler._run for method in by_method}
     body |= {
         "operations": by_method,
         "fixed": fixed,
         "names": names_of(path),
-        "max_body": _MAX_UPLOAD_BYTES if uploads else MAX_JSON_BYTES,
     }
     return stream_request_body(type(f"Chart{path.title().translate(_PUNCTUATION)}", (ChartHandler,), body))
 

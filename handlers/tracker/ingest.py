@@ -267,7 +267,7 @@ class Ingest(Base):
     }  # fmt: skip
 
     @classmethod
-    def body_limit(cls, config: Config) -> int:
+    def body_limit(cls, config: Config, method: str) -> int:
         return min(config.tracker.limits.request, config.server.max_body)
 
     def prepare(self) -> None:
