@@ -42,22 +42,14 @@ SHARED = {
     "description": "stored in the history",
 }
 """What arguments of several tools mean: the instructions of the server describe each once, for all tools."""
-_SHARED_MEANINGS = re.compile(
-    "|".join(
-        (
-            r"name:(?:|the release|the release's name|the repository's name)",
-            r"namespace:(?:the|its) namespace(?: of the releases?)?(?: `default` by default)?",
-            r"context:one of .*", r"chartRef:.*", r"version:an exact version or a range.*", r"values:.*",
-            r"revision:the revision the newest by default", r"cursor:.*", r"limit:.*", r"page:.*", r"size:.*",
-            r"sortBy:.*", r"sortDirection:.*", r"commit:.*", r"branch:.*", r"flag:.*", r"format:.*", r"select:.*",
-            r"(?:kubeVersion|apiVersions|verify|showSecrets|allNamespaces|upgrades|minMs):.*",
-            r"dryRun:.*", r"wait:.*", r"timeout:.*",
-            r"description:.*",
-        )
-    ),
-    re.IGNORECASE,
-)  # fmt: skip
-"""Name and description, without `;` and full stop, of an argument that means what `SHARED` says."""
+_MEANINGS = {
+    "name": r"|The release|the (?:release|repository)'s name",
+    "namespace": r"(?:the|its) namespace(?: of the releases?)?(?: `default` by default)?",
+    "context": r"one of .*",
+    "version": r"an exact version or a range.*",
+    "revision": r"the revision the newest by default",
+}
+"""Of a name that has other meanings too: the descriptions, without `;` and full stop, that mean what `SHARED` says."""
 _UNINFORMATIVE_DEFAULTS = (None, False, "", 0, "default")
 
 
@@ -79,7 +71,7 @@ def compact(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 def is_shared(name: str, about: str) -> bool:
     """Whether an argument with this description means what `SHARED` says."""
     text = re.sub(r"[;.]+(?= |$)", "", about)
-    return name in SHARED and _SHARED_MEANINGS.fullmatch(f"{name}:{text}", 0) is not None
+    return name in SHARED and re.fullmatch(_MEANINGS.get(name, ".*"), text, re.IGNORECASE) is not None
 
 
 def _short(text: str) -> str:

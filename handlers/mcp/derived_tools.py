@@ -21,8 +21,6 @@ from models.inputs import Input
 
 _ADDITIVE = {"helm_install", "helm_test", "process_start", "process_start_selected"}
 """Tools that change something and destroy nothing."""
-_IDEMPOTENT = {"helm_repo_add", "helm_push", "process_schedule"}
-"""Tools that change something and have the same effect when they are called twice."""
 _NARROWER = {
     "helm_show_all": "helm_show_chart, helm_show_values or helm_show_readme",
     "helm_get_manifest": "helm_get_resources with a cursor",
@@ -83,16 +81,8 @@ class Tool:
         return f"call {_NARROWER[self.name]}" if self.name in _NARROWER else "REST returns all of it"
 
     @property
-    def title(self) -> str:
-        return self.name.replace("_", " ").capitalize()
-
-    @property
     def is_destructive(self) -> bool:
         return self.is_mutating and self.name not in _ADDITIVE
-
-    @property
-    def is_idempotent(self) -> bool:
-        return not self.is_mutating or self.name in _IDEMPOTENT
 
 
 def toolset_of(name: str) -> str:
