@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection
+import re
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 from attrs import evolve, frozen
@@ -20,6 +21,8 @@ MAX_EVENT_BYTES = 1_000_000
 """Of a result as an event of the stream. The SDK's client ends a conversation at a line of 1 MiB."""
 _ENVELOPE_BYTES = 4_000
 """What surrounds the text in an event, its id included."""
+_SLICE_CHARACTERS = 64 * 1024
+_SPACE = re.compile(r"[\s,]*")
 _NARROWING = ("lines", "limit", "size", "maxResults")
 """Arguments that make a result smaller."""
 
@@ -75,28 +78,38 @@ def of_response(status: int, media_type: str, body: bytes) -> Result:
 PAGE_ROWS = 20
 
 
-def page(result: Result, cursor: int, rows: int | None) -> Result:
+async def page(result: Result, cursor: int, rows: int | None) -> Result:
     """The rows of a list from `cursor` on, 20 unless the caller asked for more, with the cursor of the next page.
 
-    A list that fits stays a list; results that are no list are returned as they are. CPU-bound: call it in a worker.
+    A list that fits stays a list; results that are no list are returned as they are. The loop runs between the rows.
     """
     if result.is_error or not result.text.startswith("["):
         return result
-    items, size = json.loads(result.text), rows or PAGE_ROWS
+    items, size = [row async for row in _rows(result.text)], rows or PAGE_ROWS
     if cursor == 0 and len(items) <= size:
         return result
     end = cursor + size
-    following = {"nextCursor": str(end)} if end < len(items) else {}
-    answer = {"items": items[cursor:end], "total": len(items), **following}
-    return evolve(result, text=json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
+    following = f',"nextCursor":"{end}"' if end < len(items) else ""
+    return evolve(result, text=f'{{"items":[{",".join(items[cursor:end])}],"total":{len(items)}{following}}}')
 
 
-def bounded(result: Result, arguments: Collection[str], other: str) -> Result:
+async def _rows(text: str) -> AsyncIterator[str]:
+    """The items of a list of JSON, each as JSON."""
+    decoder, at, pause = json.JSONDecoder(), 1, _SLICE_CHARACTERS
+    while (begin := _SPACE.match(text, at).end()) < len(text) and text[begin] != "]":  # type: ignore[union-attr]
+        _, at = decoder.raw_decode(text, begin)
+        yield text[begin:at]
+        if at >= pause:
+            await asyncio.sleep(0)
+            pause = at + _SLICE_CHARACTERS
+
+
+async def bounded(result: Result, arguments: Collection[str], other: str) -> Result:
     """The result, or an error that names a narrower call where its event would be too large.
 
-    `arguments` are those that the tool has; `other` is another way to get all. CPU-bound for a large result.
+    `arguments` are those that the tool has; `other` is another way to get all.
     """
-    size = _encoded_bytes(result)
+    size = await _encoded_bytes(result)
     if size < MAX_EVENT_BYTES:
         return result
     narrower = next((name for name in _NARROWING if name in arguments), None)
@@ -104,13 +117,21 @@ def bounded(result: Result, arguments: Collection[str], other: str) -> Result:
     return failed(f"the result has {size} bytes, and a tool returns less than {MAX_EVENT_BYTES}; {advice}")
 
 
-def _encoded_bytes(result: Result) -> int:
-    """The size of a result in its event, at most; a character of its text takes up to six bytes."""
+async def _encoded_bytes(result: Result) -> int:
+    """The size of a result in its event, at most; a character of its text takes up to six bytes.
+
+    A large text is measured in slices, and the loop runs between them.
+    """
     texts = (result.text, *result.warnings)
     size = _ENVELOPE_BYTES + (len(result.blob.content) * 4 // 3 if result.blob is not None else 0)
     if size + 6 * sum(map(len, texts)) < MAX_EVENT_BYTES:
         return size + 6 * sum(map(len, texts))
-    return size + sum(len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")) for text in texts)
+    for text in texts:
+        for start in range(0, len(text), _SLICE_CHARACTERS):
+            part = json.dumps(text[start : start + _SLICE_CHARACTERS], ensure_ascii=False)
+            size += len(part.encode("utf-8", "replace")) - len('""')
+            await asyncio.sleep(0)
+    return size
 
 
 def failed(message: str) -> Result:

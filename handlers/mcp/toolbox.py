@@ -177,7 +177,7 @@ class Toolbox:
         except Problem as problem:
             return results.failed(problem.message)
         result = await self._page(tool, arguments, caller)
-        return await asyncio.to_thread(results.bounded, result, tool.arguments, tool.rest_hint)
+        return await results.bounded(result, tool.arguments, tool.rest_hint)
 
     async def _page(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
         """The result; of a tool that pages a list, the page that `cursor` and `limit` name."""
@@ -188,7 +188,7 @@ class Toolbox:
             cursor = _cursor(arguments.get("cursor"))
             result = await self._call(tool, given, caller)
             rows = given["limit"] if isinstance(given.get("limit"), int) else None
-            return await self._in_worker(lambda: results.page(result, cursor, rows))
+            return await results.page(result, cursor, rows)
         except Problem as problem:
             return results.failed(problem.message)
 
@@ -237,7 +237,7 @@ class Toolbox:
         return result
 
     async def _forward(self, request: Forwarded, arguments: Mapping[str, Any], send: SendRequest) -> Result:
-        await self._in_worker(lambda: check_size(arguments))
+        check_size(arguments)  # they are small: large ones were taken out, or refused, in a worker process
         check_text(arguments)
         given = {name: value for name, value in arguments.items() if value is not None}
         if request.has_project:

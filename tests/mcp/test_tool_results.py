@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Server
 from http_checks import running_server
 from mcp_clients import KEY, error_text, over_http, result_text, run_client
+
+from handlers.mcp import results
+from handlers.mcp.results import Result
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +74,39 @@ def test_a_result_of_a_million_bytes_is_an_error_that_names_a_smaller_call(
             assert json.loads(result_text(await client.call_tool("process_info", {"name": "web"})))["name"] == "web"
 
     run_client(work)
+
+
+@pytest.mark.parametrize("blank", ["", " "], ids=["compact", "spaced"])
+def test_rows_of_a_page_are_those_of_the_list_as_they_were(blank: str) -> None:
+    rows = [f'{{"name":{blank}"], [é{number}","of":[1,{{}}]}}' for number in range(45)]
+    text = "[" + f",{blank}".join(rows) + "]"
+
+    def page(cursor: int, limit: int | None = None) -> Any:
+        return json.loads(asyncio.run(results.page(Result(text), cursor, limit)).text)
+
+    assert page(0) == {"items": json.loads(text)[:20], "total": 45, "nextCursor": "20"}
+    assert page(40) == {"items": json.loads(text)[40:], "total": 45}
+    assert page(50) == {"items": [], "total": 45}
+    assert page(0, 45) == json.loads(text)
+    for other in ("[]", f"[{blank}]", "{}", "text"):
+        assert asyncio.run(results.page(Result(other), 0, None)).text == other
+
+
+def test_the_loop_runs_while_a_large_result_is_paged_and_measured() -> None:
+    rows = Result(json.dumps([{"name": "x" * 1000}] * 3000))
+    assert runs_meanwhile(results.page(rows, 0, None)) > 40
+    assert runs_meanwhile(results.bounded(Result("\n" * 900_000), (), "")) > 10
+
+
+def runs_meanwhile(work: Coroutine[Any, Any, object]) -> int:
+    """How often the loop runs another task until `work` is done."""
+
+    async def run() -> int:
+        task, runs = asyncio.create_task(work), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            runs += 1
+        await task
+        return runs
+
+    return asyncio.run(run())
