@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import ClassVar
 
 from tornado.iostream import StreamClosedError
@@ -29,6 +29,8 @@ log = logging.getLogger("http")
 
 _EVENTS_PER_READ = 100
 _LINES_PER_EVENT = 200
+_MAX_EVENT_BYTES = 64 * 1024
+"""An event ends with the line that reaches this. Larger pieces of a log are decoded in a thread."""
 _MAX_ID_DIGITS = 18
 
 
@@ -156,9 +158,27 @@ async def send_pieces(stream: Stream, pieces: AsyncIterator[bytes]) -> None:
     try:
         await stream.send_slowly(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
         async for piece in pieces:
-            lines = piece.decode("utf-8", "replace").replace("\r", "").removesuffix("\n").split("\n") if piece else []
-            for start in range(0, len(lines), _LINES_PER_EVENT):
-                data = "".join(f"data: {line}\n" for line in lines[start : start + _LINES_PER_EVENT])
-                await stream.send_slowly(f"event: log\n{data}\n".encode())
+            for lines in _parts(piece):
+                is_small = len(piece) <= _MAX_EVENT_BYTES
+                await stream.send_slowly(_log_block(lines) if is_small else await asyncio.to_thread(_log_block, lines))
     except StreamClosedError:
         pass
+
+
+def _parts(piece: bytes) -> Iterator[bytes]:
+    """Splits a piece of a log into whole lines for one event each: at most 200, and one at least."""
+    start = 0
+    while start < len(piece):
+        end = start
+        for _ in range(_LINES_PER_EVENT):
+            end = piece.find(b"\n", end) + 1 or len(piece)
+            if end == len(piece) or end - start >= _MAX_EVENT_BYTES:
+                break
+        yield piece[start:end]
+        start = end
+
+
+def _log_block(lines: bytes) -> bytes:
+    text = lines.decode("utf-8", "replace").replace("\r", "").removesuffix("\n")
+    data = "".join(f"data: {line}\n" for line in text.split("\n"))
+    return f"event: log\n{data}\n".encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from stream_pairs import LIMIT_BYTES, stream_pair
 from tornado.iostream import StreamClosedError
 
 from handlers.http.sse_connection import IoStream, PlainStream, Stream
+from handlers.supervision.streams import send_pieces
 
 
 @pytest.fixture(params=[PlainStream, IoStream])
@@ -117,3 +119,67 @@ def test_send_does_not_overtake_send_slowly(kind: type[Stream]) -> None:
         client.close()
 
     asyncio.run(check())
+
+
+class Kept(Stream):
+    """Keeps the events, and how many other turns the loop had run before each."""
+
+    def __init__(self) -> None:
+        super().__init__(0, lambda _: None)
+        self.turns = 0
+        self.events: list[tuple[int, bytes]] = []
+
+    def send(self, data: bytes) -> None:
+        self.events.append((self.turns, data))
+
+    async def send_slowly(self, data: bytes) -> None:
+        self.send(data)
+
+    def close(self) -> None:
+        self._on_closed()
+
+    async def count_turns(self) -> None:
+        while True:
+            self.turns += 1
+            await asyncio.sleep(0)
+
+
+def sent(*pieces: bytes) -> Kept:
+    """What a client of a log gets for these pieces, without the first event."""
+
+    async def piece_by_piece() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    async def send() -> None:
+        counting = asyncio.create_task(kept.count_turns())
+        await send_pieces(kept, piece_by_piece())
+        counting.cancel()
+
+    kept = Kept()
+    asyncio.run(send())
+    del kept.events[0]
+    return kept
+
+
+def test_a_large_end_of_a_log_is_sent_in_events_between_which_the_loop_runs() -> None:
+    lines = [b"%d %s" % (number, b"x" * (number % 5000)) for number in range(10_000)] + [b"y" * 300_000, b"\xff", b""]
+    kept = sent(b"".join(line + b"\n" for line in lines))
+    turns, events = zip(*kept.events, strict=True)
+    assert max(len(event) for event in events if b"yy" not in event) < 80_000
+    assert max(event.count(b"data: ") for event in events) == 200
+    assert all(event.startswith(b"event: log\ndata: ") and event.endswith(b"\n\n") for event in events)
+    read = [line.removeprefix(b"data: ") for event in events for line in event.split(b"\n")[1:-2]]
+    assert read == [line.replace(b"\xff", "\ufffd".encode()) for line in lines]
+    assert len(set(turns)) == len(turns)
+
+
+@pytest.mark.parametrize(
+    ("piece", "events"),
+    [
+        (b"", []), (b"\n", [b"data: \n"]), (b"a\r\n\nb\n", [b"data: a\ndata: \ndata: b\n"]),
+        (b"a\nb", [b"data: a\ndata: b\n"]), (b"a\n" * 201, [b"data: a\n" * 200, b"data: a\n"]),
+    ],
+)  # fmt: skip
+def test_each_line_of_a_log_is_a_line_of_an_event(piece: bytes, events: list[bytes]) -> None:
+    assert [event for _, event in sent(piece).events] == [b"event: log\n" + event + b"\n" for event in events]
