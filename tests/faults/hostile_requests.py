@@ -114,8 +114,8 @@ _TABLE: Mapping[str, Callable[[], Hostile]] = {
 
 _MORE: Mapping[str, Callable[[], Hostile]] = {
     "selectors of 4 KB of wildcards": lambda: get("/api/v1/processes?select=" + ",".join(["*a?*b" * 50] * 15)),
-    "10,000 query parameters": lambda: get("/api/v1/projects?" + "&".join(f"a{n}=1" for n in range(7_000))),
-    "999 query parameters of percent signs": lambda: get("/api/v1/projects?" + "&".join(["%41%42%43=%ff"] * 999)),
+    "7,000 query parameters": lambda: get("/api/v1/projects?" + "&".join(f"a{n}=1" for n in range(7_000))),
+    "999 query parameters of escapes": lambda: get("/api/v1/projects?" + "&".join(["%41%42%43=%ff"] * 999)),
     "10,000 cookies": lambda: get("/", Cookie=";".join(["a=1"] * 10_000)),
     "a cookie of 60 KB of quotes": lambda: get("/", Cookie='a="' + '\\"' * 29_000 + '"'),
     "a cookie of octal escapes": lambda: get("/", Cookie='a="' + "\\101" * 14_000 + '"'),
@@ -126,7 +126,8 @@ _MORE: Mapping[str, Callable[[], Hostile]] = {
     "Range of 60 KB": lambda: get("/static/app.js", Range="bytes=" + ",".join(["0-1"] * 15_000)),
     "a token of 60 KB": lambda: get("/api/v1/projects", Authorization="Bearer plt_" + "a" * 60_000),
     "Basic credentials of 60 KB": lambda: get("/api/v1/projects", Authorization="Basic " + "YTph" * 15_000),
-    "1,000 headers": lambda: get("/", **{f"X_{n}": "y" * 40 for n in range(95)}),
+    "95 headers": lambda: get("/", **{f"X_{n}": "y" * 40 for n in range(95)}),
+    "1,000 headers": lambda: get("/", **{f"X_{n}": "y" * 40 for n in range(1_000)}),
     "a search of 60 KB": lambda: get("/search?q=" + "%25_" * 15_000),
     "a name of a project of 60 KB": lambda: get("/api/v1/gate?branch=x&project=" + "%F0%9F%98%80" * 5_000),
     "a cursor of 60 KB": lambda: get("/api/v1/projects?cursor=" + "W1tb" * 15_000),
@@ -134,14 +135,14 @@ _MORE: Mapping[str, Callable[[], Hostile]] = {
     "a form of 64 KB": lambda: Hostile(
         "/login", b"username=" + b"%41" * 21_000, headers={"Content-Type": "application/x-www-form-urlencoded"}
     ),
-    "a form of 30,000 fields": lambda: Hostile(
+    "a form of 15,000 fields": lambda: Hostile(
         "/login", b"&".join([b"a=1"] * 15_000), headers={"Content-Type": "application/x-www-form-urlencoded"}
     ),
     "nested JSON": lambda: as_json("/api/v1/runs/finish", "[" * 30_000),
     "JSON of one long number": lambda: as_json("/api/v1/runs/finish", '{"project":' + "9" * 60_000 + "}"),
     "JSON of escapes": lambda: as_json("/api/v1/runs/finish", '{"project":"' + "\\ud83d" * 10_000 + '"}'),
     "JSON of equal names": lambda: as_json("/api/v1/runs/finish", "{" + ",".join(['"a":1'] * 10_000) + "}"),
-    "values of a chart with anchors": lambda: as_json(
+    "values of a chart of 900 KB": lambda: as_json(
         "/api/v1/charts/template", json.dumps({"chartRef": "x", "values": {"a": ["x" * 100] * 9_000}})
     ),
     "a call of a tool with 900 KB": lambda: as_json(
@@ -152,7 +153,14 @@ _MORE: Mapping[str, Callable[[], Hostile]] = {
     "a multipart body of 9,000 parts": lambda: upload(("junit", OK_REPORT), *[("note", "x")] * 9_000),
     "a part with 5,000 headers": lambda: upload(("junit", OK_REPORT), head="X-A: b\r\n" * 5_000),
     "a part with a header of 1 MB": lambda: upload(("junit", OK_REPORT), head=f"X-A: {'b' * 1_000_000}\r\n"),
-    "a file name of 1 MB": lambda: upload(("junit", OK_REPORT), head=f'X-B: "{chr(92) * 500_000}"\r\n'),
+    "a part with a header of 500,000 backslashes": lambda: upload(
+        ("junit", OK_REPORT), head=f'X-B: "{chr(92) * 500_000}"\r\n'
+    ),
+    "a file name of 1 MB": lambda: _raw(
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="junit"; filename="'.encode()
+        + b"\\" * 1_000_000
+        + f'"\r\n\r\n<testsuite/>\r\n--{BOUNDARY}--\r\n'.encode()
+    ),
     "dashes and line breaks that are almost a boundary": lambda: _raw(
         f"--{BOUNDARY}\r\nContent-Disposition: form-data; name=junit; filename=a\r\n\r\n".encode()
         + f"\r\n--{BOUNDARY[:-1]}".encode() * 80_000
@@ -181,7 +189,7 @@ _MORE: Mapping[str, Callable[[], Hostile]] = {
     "a source archive of 30,000 files": lambda: upload(("junit", OK_REPORT), ("source", _tar(30_000))),
     "CODEOWNERS of stars": lambda: upload(("junit", OK_REPORT), ("codeowners", "**/*a*/**/*b* @x\n" * 50_000)),
     "a CSV of performance of 1 MB": lambda: upload(("perf", b"timeStamp,elapsed,label\n" + b'1,1,"a""b"\n' * 100_000)),
-    "a chart of nested archives": lambda: Hostile(
+    "a chart of 20,000 empty files": lambda: Hostile(
         "/api/v1/charts/show/upload",
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="chart"; filename="a.tgz"\r\n\r\n'.encode()
         + _tar(20_000)
@@ -195,8 +203,8 @@ _MORE: Mapping[str, Callable[[], Hostile]] = {
         + f"\r\n--{BOUNDARY}--\r\n".encode(),
         headers={"Content-Type": FORM},
     ),
-    "an event stream of 300 filters": lambda: get("/api/v1/nowhere/" + "a,b" * 15_000),
-    "a WebSocket": lambda: get(
+    "an unknown path of 45 KB": lambda: get("/api/v1/nowhere/" + "a,b" * 15_000),
+    "a WebSocket with a key of 60 KB": lambda: get(
         "/api/v1/events", Upgrade="websocket", Connection="Upgrade", Sec_WebSocket_Key="a" * 60_000
     ),
 }
