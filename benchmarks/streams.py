@@ -25,11 +25,11 @@ from typing import Any, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
-from benchmarks import claims, procfs, report
-from benchmarks.candidates import ROOT, free_port, until
+from benchmarks import claims, loop_lag, procfs, report
+from benchmarks.candidates import free_port, until
 from benchmarks.claims import Claim
 from benchmarks.listeners import Listeners
-from benchmarks.loop_lag import Lag, lag
+from benchmarks.loop_lag import Lag
 from benchmarks.report import PILOTHOUSE, Figures, Metric
 
 NCHAN = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
@@ -112,7 +112,7 @@ class Pilothouse(Hub):
         config.write_text(json.dumps(self.settings))
         data = self.place / "data"
         options = ["--config", str(config), "--data-dir", str(data), "--port", str(self.port)]
-        return [sys.executable, str(ROOT / "benchmarks" / "loop_lag.py"), str(self.place / "lag"), *options]
+        return [*loop_lag.command(self.place / "lag"), *options]
 
     def pids(self) -> list[int]:
         """Returns only the server's pid: short helm processes do not count as its memory."""
@@ -125,7 +125,7 @@ class Pilothouse(Hub):
 
     def lag(self) -> Lag:
         assert self.process
-        return lag(self.process.pid, self.place / "lag")
+        return loop_lag.lag(self.process.pid, self.place / "lag")
 
     def publish(self, number: int, branch: str = "main") -> None:
         """One upload, whose run is sent to all streams."""
