@@ -244,7 +244,7 @@ def test_link_far_before_the_end_gets_its_context_and_the_number_of_later_lines(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "1.2.3", "0123456789.1.2.3", "zzzzzzzz.1.2.3", "01234567.-1.2.3", "01234567.1.2.3.4"]
+    "text", ["", "x", "1.2.3", "0123456789.1.2.3", "zzzzzzzz.1.2.3", "01234567.--1.2.3", "01234567.1.2.3.4"]
 )
 def test_invalid_cursor_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="cursor"):
