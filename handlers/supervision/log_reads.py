@@ -19,6 +19,7 @@ from models.inputs import FLAG, NAME, Kind, choice, free_text, path, query, whol
 from models.json_format import Instant, http_message
 from models.supervision.log_marks import LogMark
 from supervisor.processes.logs.follower import Chunk
+from supervisor.processes.logs.log_search import LogFindings
 from supervisor.processes.logs.places import Cursor, read_cursor
 
 _LEVELS = ("error", "warning", "info", "all")
@@ -78,23 +79,6 @@ class LogPart:
     lengths: Sequence[int] | None = field(default=None, metadata=LEFT_OUT)
 
 
-@http_message
-class LogLine:
-    """A line and its offset."""
-
-    at: int
-    text: str
-
-
-@http_message
-class LogFindings:
-    """`lines` and `matches` count those of what was searched; `found` are the newest matches, at most 1,000."""
-
-    lines: int
-    matches: int
-    found: Sequence[LogLine]
-
-
 async def log_part(handler: Base, request: LogPartRequest) -> LogPart:
     """The lines before a place."""
     file = log_file(handler.supervision, request.name, request.stream)
@@ -125,11 +109,9 @@ async def search_log(handler: OperationHandler, request: LogSearchRequest) -> Lo
     )
     handler.on_leave = work.cancel
     try:
-        found = await work
+        return await work
     except asyncio.CancelledError:
         raise Invalid("the client closed the connection") from None
-    lines = [LogLine(line.at, line.text) for line in found.found]
-    return LogFindings(found.lines, found.matches, lines)
 
 
 OPERATIONS = [

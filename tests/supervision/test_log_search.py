@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import Server, wait_for
 from http_checks import running_server
 
-from models.errors import Invalid
+from models.errors import Invalid, NotFound
 from models.supervision.log_search import MAX_FOUND, level_of, search
-from supervisor.processes.logs.log_search import _job
+from supervisor.processes.logs.files import LogFile, Logs
+from supervisor.processes.logs.log_search import LogSearch, _job
+from supervisor.processes.logs.process_logs import ProcessLogs
+from supervisor.workers.pool import WorkerPool
 
 LONG = b"one\n" + b"x" * 600_000 + b"\ntwo\n"
 LINES = [f"ünder {number}" for number in range(3000)]
@@ -162,3 +166,38 @@ def test_an_answer_that_no_search_gives_is_refused(answer: Any) -> None:
     assert read({"lines": 2, "matches": 1, "found": [(90, 10)]}) == {"lines": 2, "matches": 1, "found": [(90, 10)]}
     with pytest.raises(ValueError, match=r"numbers|places"):
         read(answer)
+
+
+class Rotating:
+    """A pool that searches where it is called. After the first search the file is rotated."""
+
+    def __init__(self, files: Logs) -> None:
+        self.files = files
+        self.ends: list[int] = []
+
+    async def run(self, job: Any, caller: str) -> Any:
+        answer = search(**job.arguments)
+        self.ends.append(job.arguments["end"])
+        if len(self.ends) == 1:
+            await self.files.rotate()
+        return job.read(answer)
+
+
+@pytest.mark.parametrize("backups", [0, 1])
+def test_a_log_that_is_rotated_during_its_search_is_searched_again(tmp_path: Path, backups: int) -> None:
+    async def check() -> None:
+        file = LogFile(str(tmp_path / "web.log"), 1, backups)
+        files = Logs(lambda: [file])
+        pool = Rotating(files)
+        (tmp_path / "web.log").write_text("one\ntwo\nthree\n")
+        logs = cast("ProcessLogs", type("Source", (), {"files": files}))
+        searching = LogSearch(logs, cast("WorkerPool", pool)).search(file, "t", False, 3, None, "me")
+        if not backups:
+            with pytest.raises(NotFound, match="rotated away"):
+                await searching
+            return
+        found = await searching
+        assert [(line.at, line.text) for line in found.found] == [(4, "two"), (8, "three")]
+        assert pool.ends == [14, 14]
+
+    asyncio.run(check())

@@ -57,8 +57,13 @@ def tail(path: Path, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> tuple[bytes
     return last_lines(b"".join(reversed(blocks)), lines), end
 
 
-def last_lines(text: bytes, lines: int) -> bytes:
-    """The last lines of a text; the whole text where it has no more."""
+def last_lines(text: bytes, lines: int, is_whole: bool = True) -> bytes:
+    """The last lines of a text; the whole text where it has no more.
+
+    Unless the text `is_whole`, it begins with the rest of a line, which is left out where other lines follow.
+    """
+    if not is_whole:
+        text = text[text.find(b"\n", 0, -1) + 1 :]
     start = len(text) - text.endswith(b"\n")
     for _ in range(lines):
         if (start := text.rfind(b"\n", 0, start)) < 0:
@@ -107,6 +112,11 @@ class Logs:
     def rotations(self, path: str) -> int:
         """How often a file was rotated or emptied in this run of the server."""
         return self._contents[path].number
+
+    async def settled_rotations(self, path: str) -> int:
+        """As `rotations`, after a rotation that is under way."""
+        async with self._rotation_lock:
+            return self.rotations(path)
 
     def _contents_of(self, file: LogFile) -> Contents:
         contents = self._contents[file.path]
@@ -204,13 +214,10 @@ class Logs:
             text = b"" if file is None else await asyncio.to_thread(_read, file, start)
             return text[: max(0, end - start)]
 
-    async def open(self, path: str, place: Position | None) -> int:
-        """A descriptor of the file that a place is in, of the file itself without one.
-
-        Raises `OSError`, `FileNotFoundError` where that content is gone.
-        """
+    async def open(self, path: str, place: Position) -> int:
+        """A descriptor of the file that a place is in. Raises `OSError`, `FileNotFoundError` where it is gone."""
         async with self._rotation_lock:
-            file = Path(path) if place is None else self._backup(path, place.rotations)
+            file = self._backup(path, place.rotations)
             if file is None:
                 raise FileNotFoundError
             return await asyncio.to_thread(readable, str(file))

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from attrs import define, evolve, field, frozen
 
 from models.supervision.log_marks import LogMark
-from supervisor.processes.logs.files import LogFile, unless_out_of_resources
+from supervisor.processes.logs.files import LogFile, last_lines, unless_out_of_resources
 from supervisor.processes.logs.places import Cursor, Position
 from supervisor.processes.logs.process_logs import ProcessLogs
 
@@ -225,7 +225,7 @@ class Follower:
             start, text = after.offset, await files.between(path, rotation, after.offset, end)
         else:
             start, after = max(0, end - MAX_CHUNK_BYTES), None
-            text = _last_lines(await files.between(path, rotation, start, end), reader.lines, is_whole=start == 0)
+            text = last_lines(await files.between(path, rotation, start, end), reader.lines, is_whole=start == 0)
             start = end - len(text)
         until = start + len(text)
         marks = [mark for mark in await self._logs.marks(path) if mark.rotation == rotation]
@@ -242,10 +242,3 @@ class Follower:
         offset = segment.first if offset is None else offset
         offset, inode = await files.mark(self._file.path, Position(segment.rotation, offset), offset)
         return evolve(chunk, cursor=Cursor(files.run_id, segment.rotation, offset, inode))
-
-
-def _last_lines(text: bytes, lines: int, is_whole: bool) -> bytes:
-    """The last lines of a text, without the part of a line at its beginning unless it `is_whole`."""
-    *whole, rest = text.split(b"\n")
-    whole = [line + b"\n" for line in (whole if is_whole else whole[1:])] + ([rest] if rest else [])
-    return b"".join(whole[-lines:]) if lines else b""

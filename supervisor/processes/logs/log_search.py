@@ -7,9 +7,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from models.errors import Failed, NotFound
+from models.json_format import http_message
 from models.supervision import log_search
 from models.supervision.log_marks import LogMark
 from supervisor.processes.logs.files import LogFile, last_lines
@@ -25,21 +26,21 @@ _MAX_LINE_BYTES = 4096
 _MAX_TEXT_BYTES = 512 * 1024
 
 
-@frozen
-class FoundLine:
-    """A line that matches, its end cut off where it is longer than 4 KiB."""
+@http_message
+class LogLine:
+    """A line and its offset; its end is cut off where it is longer than 4 KiB."""
 
     at: int
     text: str
 
 
-@frozen
-class Findings:
-    """`lines` and `matches` count those of the searched part; `found` are the newest matches, in order."""
+@http_message
+class LogFindings:
+    """`lines` and `matches` count those of what was searched; `found` are the newest matches, at most 1,000."""
 
     lines: int
     matches: int
-    found: Sequence[FoundLine]
+    found: Sequence[LogLine]
 
 
 class LogSearch:
@@ -52,7 +53,7 @@ class LogSearch:
     async def before(self, file: LogFile, cursor: Cursor | None, lines: int) -> Chunk:
         """The last lines before a place, at most 256 KiB; its own cursor is that of its beginning.
 
-        Raises `NotFound` where that content has been rotated away.
+        Raises `NotFound` where that content has been rotated away, `Failed`.
         """
         if cursor is None:
             cursor = await self._end(file)
@@ -62,39 +63,46 @@ class LogSearch:
         text = await files.between(file.path, place.rotations, start, place.at)
         if len(text) < place.at - start:
             raise _rotated_away()
-        if start:
-            text = text[text.find(b"\n", 0, -1) + 1 :]  # a piece of a line where that is longer than the limit
-        text = last_lines(text, lines)
+        text = last_lines(text, lines, is_whole=start == 0)
         start = place.at - len(text)
         marks = tuple(mark for mark in await self._marks(file, place) if start <= mark.position < place.at)
         return Chunk(start, place.at, text, marks=marks, cursor=evolve(cursor, offset=start))
 
     async def search(
         self, file: LogFile, text: str, is_expression: bool, level: int, before: Cursor | None, caller: str
-    ) -> Findings:
-        """Searches a file, or its part before a place. Raises `NotFound`, `Failed`, and as `WorkerPool.run`."""
+    ) -> LogFindings:
+        """Searches a file, or its part before a place. Raises `NotFound`, `Failed`, and as `WorkerPool.run`.
+
+        What a rotation empties meanwhile is searched once more, in its backup.
+        """
         files = self._logs.files
-        place = None if before is None else files.place_of(file, before)
-        try:
-            descriptor = await files.open(file.path, place)
-        except FileNotFoundError:
-            if place is not None:
-                raise _rotated_away() from None
-            return Findings(0, 0, ())
-        except OSError as error:
-            raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
-        try:
-            size = os.fstat(descriptor).st_size
-            opened = f"/proc/{os.getpid()}/fd/{descriptor}"  # the worker opens no path that others may change
-            end = size if place is None else min(place.at, size)
-            answer = await self._pool.run(_job(opened, end, text, is_expression, level), caller)
-            return await asyncio.to_thread(_findings, descriptor, answer)
-        finally:
-            os.close(descriptor)
+        place = files.place_of(file, before or await self._end(file))
+        while True:
+            present = files.rotations(file.path)
+            try:
+                descriptor = await files.open(file.path, place)
+            except FileNotFoundError:
+                if place.at:
+                    raise _rotated_away() from None
+                return LogFindings(0, 0, ())
+            except OSError as error:
+                raise _unreadable(file, error) from None
+            try:
+                opened = f"/proc/{os.getpid()}/fd/{descriptor}"  # the worker opens no path that others may change
+                end = min(place.at, os.fstat(descriptor).st_size)
+                answer = await self._pool.run(_job(opened, end, text, is_expression, level), caller)
+                findings = await asyncio.to_thread(_findings, descriptor, answer)
+            finally:
+                os.close(descriptor)
+            if place.rotations < present or await files.settled_rotations(file.path) == present:
+                return findings
 
     async def _end(self, file: LogFile) -> Cursor:
         files = self._logs.files
-        place = files.resume(file, None)
+        try:
+            _, place = await files.begin(file.path, 0, 0)
+        except OSError as error:
+            raise _unreadable(file, error) from None
         _, inode = await files.mark(file.path, place, place.at)
         return Cursor(files.run_id, place.rotations, place.at, inode)
 
@@ -104,6 +112,10 @@ class LogSearch:
 
 def _rotated_away() -> NotFound:
     return NotFound("this part of the log has been rotated away")
+
+
+def _unreadable(file: LogFile, error: OSError) -> Failed:
+    return Failed(f"{file.path} cannot be read: {error.strerror}")
 
 
 def _job(path: str, end: int, text: str, is_expression: bool, level: int) -> Job[dict[str, Any]]:
@@ -130,12 +142,12 @@ def _checked(answer: Any, end: int) -> dict[str, Any]:
     return {"lines": lines, "matches": matches, "found": [(at, length) for at, length in found]}
 
 
-def _findings(descriptor: int, answer: dict[str, Any]) -> Findings:
+def _findings(descriptor: int, answer: dict[str, Any]) -> LogFindings:
     """Reads the newest of the found lines, as far as they fit into 512 KiB."""
-    lines, room = list[FoundLine](), _MAX_TEXT_BYTES
+    lines, room = list[LogLine](), _MAX_TEXT_BYTES
     for at, length in reversed(answer["found"]):
         text = os.pread(descriptor, min(length, _MAX_LINE_BYTES), at)
         if (room := room - len(text)) < 0:
             break
-        lines.append(FoundLine(at, text.decode("utf-8", "replace").removesuffix("\n").replace("\r", "")))
-    return Findings(answer["lines"], answer["matches"], lines[::-1])
+        lines.append(LogLine(at, text.decode("utf-8", "replace").removesuffix("\n").replace("\r", "")))
+    return LogFindings(answer["lines"], answer["matches"], lines[::-1])
