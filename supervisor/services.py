@@ -20,7 +20,7 @@ from attrs import evolve
 
 from models.charts.repositories.stored import catalogue
 from models.config import loader
-from models.config.settings import BadConfig, Config
+from models.config.settings import BadConfig, Config, WorkerProcesses
 from models.errors import CannotUse, Invalid, Problem
 from models.supervision import record
 from models.supervision.events import Entry
@@ -35,7 +35,7 @@ from supervisor.maintenance import INTERVAL_SECONDS, Maintenance
 from supervisor.outbound.service import Outbound
 from supervisor.processes.fleet import Reload
 from supervisor.processes.history import History, OwnHistory
-from supervisor.processes.logs.log_search import LogSearch
+from supervisor.processes.logs.log_search import MAX_QUEUED_SEARCHES, LogSearch
 from supervisor.processes.process.context import unusable_files
 from supervisor.processes.service import Supervision
 from supervisor.processes.usage import MemoryLimits
@@ -152,7 +152,7 @@ class Services:
         self.supervision = supervision = Supervision(settings, clock, instance, records, history, publish)
         context = supervision.context
         upload_pool = WorkerPool(settings.server.workers, context.children, instance, os.environ, MAX_QUEUED_UPLOADS)
-        self.log_search = LogSearch(supervision.process_logs, upload_pool)
+        self.log_search = _log_search(settings.server.workers, supervision, instance)
         self.disk = DiskSpace(self.data_dir, settings.server.storage.min_free)
         self.disk.measure()
         self.tracker = Tracker(settings, clock, runs, self.sharing, upload_pool, self.disk)
@@ -232,9 +232,10 @@ class Services:
         self.maintenance.close()
 
     async def _end_jobs_and_processes(self) -> None:
-        """Ends uploads, reads of charts, helm and the processes; none waits for another."""
+        """Ends uploads, searches, reads of charts, helm and the processes; none waits for another."""
         jobs = self.tracker.end_jobs(self.config.server.shutdown_timeout), self.charts.end_jobs()
-        for outcome in await asyncio.gather(self.supervision.end_processes(), *jobs, return_exceptions=True):
+        work = self.supervision.end_processes(), self.log_search.close(), *jobs
+        for outcome in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("during the stop: %s", outcome, exc_info=outcome)
         if not self.supervision.leaves_processes:
@@ -376,6 +377,12 @@ def _open_stores(settings: Config, stack: contextlib.AsyncExitStack) -> tuple[st
     except (peewee.PeeweeException, OSError) as error:
         raise CannotStart(f"{place}: the store cannot be opened: {' '.join(str(error).split())}") from None
     return instance, records
+
+
+def _log_search(workers: WorkerProcesses, supervision: Supervision, instance: str) -> LogSearch:
+    one, children = evolve(workers, processes=1), supervision.context.children
+    pool = WorkerPool(one, children, instance, os.environ, MAX_QUEUED_SEARCHES)
+    return LogSearch(supervision.process_logs, pool)
 
 
 def _maintenance(supervision: Supervision, reports_wal: Path, disk: DiskSpace) -> Maintenance:

@@ -34,6 +34,7 @@ from supervisor.http import client as fetcher
 from supervisor.processes import event_writer
 from supervisor.processes import metrics as metrics_history
 from supervisor.processes import service as supervision
+from supervisor.processes.logs import log_search
 from supervisor.processes.process import health, instance
 from supervisor.tracker import ingest
 from supervisor.workers import confinement, pool
@@ -62,6 +63,11 @@ CODE: dict[str, tuple[float, ...]] = {
     "points and starts of a reply with metrics": (metrics.MAX_POINTS, metrics_history.MAX_STARTS),
     "a page of events": (paging.MAX_PAGE_SIZE,),
     "a query": (store.MAX_QUERY_SECONDS,),
+    "searches of logs at once; that wait; CPU time of one": (
+        1,
+        log_search.MAX_QUEUED_SEARCHES,
+        log_search._MAX_CPU_SECONDS,
+    ),
     "health probes over HTTP at once": (health._MAX_CONCURRENT_PROBES,),
     "standard error reported for a process that failed to start": (instance._MAX_STDERR_BYTES / 1024,),
     "names and addresses kept for that": (logins.MAX_KEYS,),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import pytest
 from conftest import Server, wait_for
 from http_checks import running_server
+from uploads import junit, post
 
 from models.errors import Invalid, NotFound
 from models.supervision.log_search import MAX_FOUND, level_of, search
@@ -201,3 +206,34 @@ def test_a_log_that_is_rotated_during_its_search_is_searched_again(tmp_path: Pat
         assert pool.ends == [14, 14]
 
     asyncio.run(check())
+
+
+def searches(server: Server) -> list[psutil.Process]:
+    """The worker processes that have used half a second of CPU time."""
+    busy = list[psutil.Process]()
+    for child in psutil.Process(server.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            is_worker = any("supervisor.workers.program" in word for word in child.cmdline())
+            busy += [child] if is_worker and child.cpu_times().user > 0.5 else []
+    return busy
+
+
+def test_an_upload_does_not_wait_for_searches(tmp_path: Path) -> None:
+    (tmp_path / "web.log").write_text("x" * 60 + "y\n")
+    processes = {"web": {"command": "sleep 1000", "stdout-logfile": str(tmp_path / "web.log")}}
+    ended = threading.Event()
+
+    def search_for_long(port: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        connection.request("GET", path_of("search?q=(x%2Bx%2B)%2Bz&regex=true"))
+        connection.getresponse().read()
+        ended.set()
+        connection.close()
+
+    with running_server(tmp_path, processes, server={"workers": {"processes": 1}}) as one:
+        thread = threading.Thread(target=search_for_long, args=(one.port,))
+        thread.start()
+        wait_for(lambda: searches(one))
+        assert post(one, ("project", "shop"), ("junit", junit(passed=1))).status == 201
+        assert not ended.is_set()
+        thread.join()

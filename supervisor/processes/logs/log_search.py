@@ -20,6 +20,7 @@ from supervisor.processes.logs.process_logs import ProcessLogs
 from supervisor.workers.pool import WorkerPool
 from supervisor.workers.process import Job
 
+MAX_QUEUED_SEARCHES = 50
 _MAX_CPU_SECONDS = 5
 _MAX_SECONDS = 30.0
 _MAX_LINE_BYTES = 4096
@@ -96,6 +97,10 @@ class LogSearch:
                 os.close(descriptor)
             if place.rotations < present or await files.settled_rotations(file.path) == present:
                 return findings
+
+    async def close(self) -> None:
+        """Ends the searches; they fail with `Unavailable`."""
+        await self._pool.close()
 
     async def _end(self, file: LogFile) -> Cursor:
         files = self._logs.files
