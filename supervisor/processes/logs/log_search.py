@@ -56,8 +56,8 @@ class LogSearch:
 
         Raises `NotFound` where that content has been rotated away, `Failed`.
         """
-        if cursor is None:
-            cursor = await self._end(file)
+        is_end = cursor is None
+        cursor = cursor or await self._end(file)
         files = self._logs.files
         place = files.place_of(file, cursor)
         start = max(0, place.at - MAX_CHUNK_BYTES)
@@ -66,7 +66,8 @@ class LogSearch:
             raise _rotated_away()
         text = last_lines(text, lines, is_whole=start == 0)
         start = place.at - len(text)
-        marks = tuple(mark for mark in await self._marks(file, place) if start <= mark.position < place.at)
+        after = place.at + 1 if is_end else place.at  # a mark at a cursor belongs to what follows it
+        marks = tuple(mark for mark in await self._marks(file, place) if start <= mark.position < after)
         return Chunk(start, place.at, text, marks=marks, cursor=evolve(cursor, offset=start))
 
     async def search(
