@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from models.config.settings import Outbox
 from models.outbound.tables import store
+from supervisor.clock import Clock
 
 Result = TypeVar("Result")
 
 SECOND = 1_000_000
 NOW = 1_763_000_000 * SECOND
 LIMITS = Outbox()
+
+
+class FixedClock(Clock):
+    """Its time is `time`, in microseconds."""
+
+    time = NOW
+
+    def now(self) -> int:
+        return self.time
 
 
 @contextlib.contextmanager
@@ -41,3 +52,8 @@ def written(work: Callable[[], Result]) -> Result:
             return work()
 
     return in_store(run)
+
+
+async def run_in_thread(work: Callable[[], Any]) -> Any:
+    """As `Core.run`."""
+    return await asyncio.to_thread(in_store, work)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import records
-from outbound_stores import LIMITS, NOW, in_store, open_outbox
+from outbound_stores import LIMITS, NOW, FixedClock, in_store, open_outbox, run_in_thread
 
 from models.config.settings import Config, NotifyRule
 from models.errors import TimedOut
@@ -20,7 +20,6 @@ from models.outbound.events import Event
 from models.outbound.rules import SERVER, Rule
 from models.supervision.process import Seconds
 from models.tracker.tables import Run
-from supervisor.clock import Clock
 from supervisor.outbound import dispatcher, follower
 from supervisor.outbound.dispatcher import Dispatcher
 from supervisor.outbound.follower import RUNS, Follower
@@ -30,11 +29,6 @@ from supervisor.outbound.follower import RUNS, Follower
 def _store(tmp_path: Path) -> Iterator[None]:
     with open_outbox(tmp_path / "outbox.db"):
         yield
-
-
-class FixedClock(Clock):
-    def now(self) -> int:
-        return NOW
 
 
 class Notifier:
@@ -50,14 +44,10 @@ class Reports:
         return work()
 
 
-async def run(work: Callable[[], Any]) -> Any:
-    return await asyncio.to_thread(in_store, work)
-
-
 @pytest.fixture
 def one(monkeypatch: pytest.MonkeyPatch) -> Follower:
     notifier: Any = Notifier()
-    made = Follower(Config(), FixedClock(), "node", run, notifier, dict, lambda: None)
+    made = Follower(Config(), FixedClock(), "node", run_in_thread, notifier, dict, lambda: None)
     monkeypatch.setattr(made, "_follow_some", lambda: False)
     monkeypatch.setattr(follower, "reports", Reports)
     return made
@@ -145,6 +135,6 @@ def test_the_loops_survive_any_error(one: Follower, monkeypatch: pytest.MonkeyPa
     asyncio.run(survives(one.watch, rounds))
     rounds.clear()
     unused: Any = None
-    sender = Dispatcher(run, FixedClock(), "node", LIMITS, unused, unused, is_shared=False)
+    sender = Dispatcher(run_in_thread, FixedClock(), "node", LIMITS, unused, unused, is_shared=False)
     monkeypatch.setattr(sender, "_round", fail)
     asyncio.run(survives(sender.watch, rounds))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from outbound_stores import LIMITS, NOW, SECOND, in_store, open_outbox
+from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, open_outbox, run_in_thread
 
 from models.config.settings import NotifyRule
 from models.errors import Failed
@@ -16,7 +16,6 @@ from models.outbound import following, outbox
 from models.outbound.channels import Channel, Settings
 from models.outbound.rules import SERVER, Rule
 from models.outbound.tables import store
-from supervisor.clock import Clock
 from supervisor.outbound.release_changes import ReleaseChanges
 
 CHANNELS = [Channel("ch", SERVER, "team", Settings("slack"))]
@@ -28,23 +27,14 @@ def _store(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-class FixedClock(Clock):
-    def now(self) -> int:
-        return NOW
-
-
 class Notifier:
     def __init__(self, *events: str) -> None:
         self.rules = {"r": Rule("r", SERVER, NotifyRule("all", ("ch",), events))}
 
 
-async def run(work: Callable[[], Any]) -> Any:
-    return await asyncio.to_thread(in_store, work)
-
-
 def changes(*events: str) -> ReleaseChanges:
     notifier: Any = Notifier(*events)
-    return ReleaseChanges(FixedClock(), "node", run, notifier, lambda: None)
+    return ReleaseChanges(FixedClock(), "node", run_in_thread, notifier, lambda: None)
 
 
 def reported(one: ReleaseChanges) -> list[str]:
