@@ -120,9 +120,9 @@ class Follower:
             await self._run(self._read)  # another node may have changed the rules
         if not self._notifier.rules:
             return _SHARED_SECONDS if self._is_shared else None
-        while await self._run(self._follow_some):
-            pass
         try:
+            while await self._run(self._follow_some):
+                pass
             wait = await self._judge_runs()
         finally:
             due = await self._report()

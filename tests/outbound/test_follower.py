@@ -115,6 +115,18 @@ def test_what_is_due_is_sent_though_the_runs_cannot_be_read(one: Follower, monke
     assert titles() == ["web crashed"]
 
 
+def test_what_is_due_is_sent_though_no_event_can_be_read(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    def follow() -> bool:
+        raise TimedOut("the query took longer than 20 s")
+
+    monkeypatch.setattr(one, "_follow_some", follow)
+    event = Event("process.crashed", "process:web", NOW, "web crashed", process="web")
+    in_store(lambda: following.note(event, list(Notifier.rules.values()), NOW))
+    with pytest.raises(TimedOut):
+        asyncio.run(one._round())
+    assert titles() == ["web crashed"]
+
+
 async def survives(watch: Callable[[], Any], rounds: list[int]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(1):
