@@ -53,7 +53,7 @@ class ReleaseChanges:
 
     @asynccontextmanager
     async def change(self, namespace: str, name: str, verb: str) -> AsyncIterator[None]:
-        """The time of a change, which fails if it raises a `Problem`."""
+        """The time of a change, which fails if it raises an `Exception`."""
         if not self._rules:
             yield
             return
@@ -61,7 +61,7 @@ class ReleaseChanges:
         await self._stored(lambda: self._add(id, subject, verb))
         try:
             yield
-        except Problem:
+        except Exception:
             await self._stored(lambda: self._end(id, subject, verb, f"{verb} failed", _FAILED))
             raise
         await self._stored(lambda: self._end(id, subject, verb, f"{verb} is done"))

@@ -68,6 +68,18 @@ def test_a_change_that_is_done_and_one_that_fails() -> None:
     assert pending() == 0
 
 
+def test_a_change_that_ends_with_an_error_nobody_expects_has_failed() -> None:
+    one = changes("release.failed")
+
+    async def change() -> None:
+        async with one.change("shop", "web", "upgrade"):
+            raise LookupError("not expected")
+
+    with pytest.raises(LookupError):
+        asyncio.run(change())
+    assert (reported(one), pending()) == (["release shop/web: upgrade failed"], 0)
+
+
 def test_a_change_whose_end_was_not_seen_is_reported_as_unknown() -> None:
     one = changes("release.failed")
 
