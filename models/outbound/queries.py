@@ -49,8 +49,9 @@ FINISH = """
     WHERE id = :id AND lease_owner = :owner"""
 POSTPONE = "UPDATE outbox SET next_at = :next_at WHERE state = 'PENDING' AND target = :target AND next_at < :next_at"
 EXPIRE = f"""
-    UPDATE outbox SET state = 'DEAD', done_at = :now, error = coalesce(error, :error) WHERE state = 'PENDING'
-        AND expires_at <= :now AND {_IS_UNLEASED}
+    UPDATE outbox SET state = 'DEAD', done_at = :now, error = coalesce(error, :error), lease_until = NULL,
+        lease_owner = NULL
+    WHERE state = 'PENDING' AND expires_at <= :now AND {_IS_UNLEASED}
     RETURNING id"""  # noqa: S608
 PRUNE = "DELETE FROM outbox WHERE state <> 'PENDING' AND done_at < :before"
 

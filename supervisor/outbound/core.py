@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 import peewee
 
 from models.config.settings import Config
-from models.errors import Problem, Unavailable
+from models.errors import Unavailable
 from models.json_format import rfc3339
 from models.outbound import events, following, outbox
 from models.outbound.channels import Channel
@@ -28,8 +27,6 @@ from supervisor.outbound.follower import Follower, Labels
 from supervisor.outbound.notifier import Notifier
 from supervisor.outbound.release_changes import ReleaseChanges
 from supervisor.scheduling import BackgroundTasks
-
-log = logging.getLogger("outbox")
 
 Result = TypeVar("Result")
 _THREADS = 2
@@ -58,7 +55,16 @@ class Core:
         store.close()
         self._executor = ThreadPoolExecutor(_THREADS, "outbox")
         self.notifier = Notifier(config, clock, self.run, secrets)
-        self.dispatcher = Dispatcher(self.run, clock, instance, self.limits, self._send, self._on_dead, is_shared)
+        self.dispatcher = Dispatcher(
+            self.run,
+            clock,
+            instance,
+            self.limits,
+            self._send,
+            self._report_dead,
+            lambda: self.follower.wake(),
+            is_shared,
+        )
         self.follower = Follower(config, clock, instance, self.run, self.notifier, labels, self.dispatcher.wake)
         self.releases = ReleaseChanges(clock, instance, self.run, self.notifier, self.follower.wake)
         self._instance = instance
@@ -96,19 +102,15 @@ class Core:
             return await self.notifier.send(delivery)
         return Outcome(False, None, f"nothing sends messages of the kind {delivery.kind}", is_final=True)
 
-    async def _on_dead(self, delivery: Delivery) -> None:
-        """Reports what is given up, unless it was such a report itself."""
+    def _report_dead(self, delivery: Delivery) -> None:
+        """Reports what is given up, unless it was such a report itself; in the transaction that gives it up."""
         if delivery.kind == "notify" and delivery.content["type"] == "delivery.dead":
             return
-        now, rules = self._clock.now(), list(self.notifier.rules.values())
+        now = self._clock.now()
         channel = self.notifier.channels.get(delivery.target.partition(":")[2])
         target = channel.name if channel else delivery.target
         event = events.of_dead_delivery(target, now, delivery.error, delivery.project_id)
-        try:
-            await self.run(lambda: following.note(event, rules, now))
-        except (peewee.PeeweeException, Problem) as error:
-            log.warning("a message that is given up cannot be reported: %s", error)
-        self.follower.wake()
+        following.note(event, list(self.notifier.rules.values()), now)
 
     async def test(self, channel: Channel) -> Outcome:
         """Sends a message to a channel at once, past the outbox."""

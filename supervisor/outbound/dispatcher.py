@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,6 +20,7 @@ from models.config import settings
 from models.errors import Problem
 from models.outbound import outbox
 from models.outbound.outbox import Delivery, Outcome, State
+from models.outbound.tables import store
 from supervisor.clock import Clock
 from supervisor.scheduling import BackgroundTasks
 
@@ -42,10 +44,14 @@ class Dispatcher:
         owner: str,
         limits: settings.Outbox,
         send: Send,
-        on_dead: Callable[[Delivery], Awaitable[None]],
+        report_dead: Callable[[Delivery], None],
+        on_dead: Callable[[], None],
         is_shared: bool,
     ) -> None:
-        """`run` runs work on the store in a thread. `owner` names this node. `on_dead` gets what is given up."""
+        """`run` runs work on the store in a thread. `owner` names this node.
+
+        `report_dead` is called in the transaction that gives a message up, `on_dead` after it.
+        """
         self.results: Counter[tuple[str, str]] = Counter()
         """The tries by kind and result: delivered, retried, dead."""
         self.counts = {"PENDING": 0, "DEAD": 0}
@@ -54,6 +60,7 @@ class Dispatcher:
         self._owner = owner
         self._limits = limits
         self._send = send
+        self._report_dead = report_dead
         self._on_dead = on_dead
         self._is_shared = is_shared
         self._wake = asyncio.Event()
@@ -61,7 +68,7 @@ class Dispatcher:
             lambda name, error: log.error("the task %s ended: %s", name, error, exc_info=error)
         )
         self._running: set[str] = set()
-        self._pruned_at = 0.0
+        self._pruned_at = -math.inf
 
     def wake(self) -> None:
         """Something was added, or changed by hand."""
@@ -91,16 +98,16 @@ class Dispatcher:
         free = outbox.MAX_TARGETS_AT_ONCE - len(busy)
         is_pruned = self._clock.since_boot() < self._pruned_at + _PRUNE_SECONDS
 
-        def work() -> tuple[list[Delivery], int | None, dict[str, int], list[Delivery]]:
-            dead = [] if is_pruned else outbox.prune(now, self._limits)
+        def work() -> tuple[list[Delivery], int | None, dict[str, int], int]:
+            dead = 0 if is_pruned else self._prune(now)
             claimed = outbox.claim(now, self._owner, free, busy) if free else []
             return claimed, outbox.next_at(now, busy), outbox.counts(), dead
 
         claimed, next_at, self.counts, dead = await self._run(work)
         if not is_pruned:
             self._pruned_at = self._clock.since_boot()
-        for delivery in dead:
-            await self._on_dead(delivery)
+        if dead:
+            self._on_dead()
         for delivery in claimed:
             self._running.add(delivery.target)
             self._tasks.start(self._deliver(delivery), f"delivery {delivery.id}")
@@ -108,6 +115,13 @@ class Dispatcher:
         if next_at is not None:
             waits.append(max(0.01, (next_at - now) / _MICROSECONDS) if free > len(claimed) else _PRUNE_SECONDS)
         return min(waits) if waits else None
+
+    def _prune(self, now: int) -> int:
+        with store.atomic():
+            dead = outbox.prune(now, self._limits)
+            for delivery in dead:
+                self._report_dead(delivery)
+        return len(dead)
 
     async def _deliver(self, delivery: Delivery) -> None:
         try:
@@ -118,8 +132,7 @@ class Dispatcher:
         finally:
             self._running.discard(delivery.target)
             self._wake.set()
-        now = self._clock.now()
-        state = await self._finished(delivery, outcome, now)
+        state = await self._finished(delivery, outcome, self._clock.now())
         self._wake.set()
         if state is None:
             return
@@ -127,13 +140,21 @@ class Dispatcher:
         self.results[delivery.kind, result] += 1
         if state == "DEAD":
             log.warning("message %d to %s is given up: %s", delivery.id, delivery.target, outcome.error)
-            await self._on_dead(evolve(delivery, error=outcome.error))
+            self._on_dead()
 
     async def _finished(self, delivery: Delivery, outcome: Outcome, now: int) -> State | None:
         """Stores an outcome, as often as it takes; returns the state of the message, as `outbox.finish`."""
+
+        def finish() -> State | None:
+            with store.atomic():
+                state = outbox.finish(delivery, outcome, self._owner, now)
+                if state == "DEAD":
+                    self._report_dead(evolve(delivery, error=outcome.error))
+            return state
+
         while True:
             try:
-                state: State | None = await self._run(lambda: outbox.finish(delivery, outcome, self._owner, now))
+                state: State | None = await self._run(finish)
                 return state
             except (peewee.PeeweeException, Problem) as error:
                 log.warning("the outcome of message %d cannot be stored: %s", delivery.id, error)

@@ -147,6 +147,6 @@ def test_the_loops_survive_any_error(one: Follower, monkeypatch: pytest.MonkeyPa
     asyncio.run(survives(one.watch, rounds))
     rounds.clear()
     unused: Any = None
-    sender = Dispatcher(run_in_thread, FixedClock(), "node", LIMITS, unused, unused, is_shared=False)
+    sender = Dispatcher(run_in_thread, FixedClock(), "node", LIMITS, unused, unused, unused, is_shared=False)
     monkeypatch.setattr(sender, "_round", fail)
     asyncio.run(survives(sender.watch, rounds))

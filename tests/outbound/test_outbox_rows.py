@@ -140,6 +140,15 @@ def test_an_outcome_of_a_node_whose_lease_was_taken_over_is_ignored() -> None:
     assert state(delivery.id) == "DONE"
 
 
+def test_an_outcome_after_a_message_was_given_up_changes_nothing() -> None:
+    add("one")
+    (late,) = claim()
+    after = NOW + int(LIMITS.max_age * SECOND)
+    assert [dead.id for dead in in_store(lambda: outbox.prune(after, LIMITS))] == [late.id]
+    assert finish(late, Outcome(False, 404, "no", is_final=True)) is None, "it is reported once"
+    assert state(late.id) == "DEAD"
+
+
 def test_a_newer_message_of_a_key_supersedes_the_older() -> None:
     (old,) = add("one", key="status")
     (other,) = add("one", key="another")
