@@ -161,7 +161,7 @@ def _delivery(row: Sequence[Any]) -> Delivery:
 def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State | None:
     """Stores the outcome of a try and ends the lease. `delivery` is as it was claimed.
 
-    Returns its state; None, and stores nothing, if the lease has ended and another node has taken it over.
+    Returns its state; None, and stores nothing, if the lease has ended and another one has begun.
     """
     state: State = "DONE" if outcome.is_delivered else "PENDING"
     wait = max(retry_seconds(delivery.attempts + 1), outcome.retry_after or 0)
@@ -169,6 +169,7 @@ def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State 
     if not outcome.is_delivered and (outcome.is_final or next_at >= delivery.expires_at):
         state = "DEAD"
     values = {"id": delivery.id, "owner": owner, "now": now, "state": state, "next_at": next_at}
+    values["attempts"] = delivery.attempts + 1  # the lease of this try, not one that the node took later
     values |= {"status": outcome.status, "error": (outcome.error or "")[:MAX_ERROR_CHARACTERS] or None}
     with store.atomic():
         if not store.execute_sql(queries.FINISH, values).rowcount:

@@ -124,16 +124,17 @@ class Dispatcher:
         return len(dead)
 
     async def _deliver(self, delivery: Delivery) -> None:
+        """Sends a message. Its target has no other request of this node until the outcome is stored."""
         try:
-            outcome = await self._send(delivery)
-        except Exception as error:
-            log.error("message %d cannot be sent: %s", delivery.id, error, exc_info=error)
-            outcome = Outcome(False, None, f"internal error: {type(error).__name__}")
+            try:
+                outcome = await self._send(delivery)
+            except Exception as error:
+                log.error("message %d cannot be sent: %s", delivery.id, error, exc_info=error)
+                outcome = Outcome(False, None, f"internal error: {type(error).__name__}")
+            state = await self._finished(delivery, outcome, self._clock.now())
         finally:
             self._running.discard(delivery.target)
             self._wake.set()
-        state = await self._finished(delivery, outcome, self._clock.now())
-        self._wake.set()
         if state is None:
             return
         result = {"DONE": "delivered", "DEAD": "dead"}.get(state, "retried")
@@ -156,6 +157,7 @@ class Dispatcher:
             try:
                 state: State | None = await self._run(finish)
                 return state
-            except (peewee.PeeweeException, Problem) as error:
-                log.warning("the outcome of message %d cannot be stored: %s", delivery.id, error)
+            except Exception as error:
+                is_known = isinstance(error, peewee.PeeweeException | Problem)
+                log.warning("the outcome of message %d cannot be stored: %s", delivery.id, error, exc_info=not is_known)
                 await asyncio.sleep(_RETRY_SECONDS)

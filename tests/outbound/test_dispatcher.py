@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import peewee
 import pytest
@@ -83,3 +84,26 @@ def test_a_message_that_is_too_old_is_given_up_together_with_its_report() -> Non
     clock.time += int(LIMITS.max_age * SECOND)
     asyncio.run(until(make(unused, reports, clock), id, "DEAD"))
     assert reports.errors == ["not delivered within server.outbox.max-age"] * 2
+
+
+def test_a_target_is_busy_until_the_outcome_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where that takes longer than the lease."""
+    sent: list[int] = []
+    rounds: list[int] = []
+    clock, finish = FixedClock(), outbox.finish
+
+    async def send(delivery: Delivery) -> Outcome:
+        sent.append(delivery.id)
+        return Outcome(True, 204)
+
+    def fail_first(*values: Any) -> Any:
+        rounds.append(1)
+        if len(rounds) < 20:
+            clock.time += (outbox.LEASE_SECONDS + 1) * SECOND
+            raise LookupError("not expected")
+        return finish(*values)
+
+    monkeypatch.setattr(outbox, "finish", fail_first)
+    id, sender = add(), make(send, Reports(), clock)
+    asyncio.run(until(sender, id, "DONE"))
+    assert sent == [id]

@@ -140,6 +140,15 @@ def test_an_outcome_of_a_node_whose_lease_was_taken_over_is_ignored() -> None:
     assert state(delivery.id) == "DONE"
 
 
+def test_an_outcome_ends_no_later_lease_of_its_own_node() -> None:
+    add("one", "one")
+    (late,) = claim()
+    (delivery,) = claim(NOW + 61 * SECOND)
+    assert finish(late, Outcome(True, 200)) is None
+    assert claim(NOW + 62 * SECOND) == [], "the second request has not ended"
+    assert finish(delivery, Outcome(True, 200)) == "DONE"
+
+
 def test_an_outcome_after_a_message_was_given_up_changes_nothing() -> None:
     add("one")
     (late,) = claim()
@@ -158,6 +167,9 @@ def test_a_newer_message_of_a_key_supersedes_the_older() -> None:
     assert claim() == [], "the request with the older one has not ended"
     finish(delivery, FAILED)
     assert state(old) == "SUPERSEDED"
+    in_store(lambda: outbox.prune(NOW + (LIMITS.retain_days * 24 + 1) * HOUR, LIMITS))
+    with pytest.raises(NotFound):
+        state(old)
 
 
 def test_a_dead_message_is_retried_by_hand_with_the_same_id() -> None:
