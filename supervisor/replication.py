@@ -37,6 +37,9 @@ _RECONNECT_SECONDS = 0.5
 class Source:
     """A table of numbered events, and the function that publishes new ones."""
 
+    is_polled = True
+    """Whether it is read after an idle time too, without a notification."""
+
     def __init__(
         self,
         store: Postgres | Any,
@@ -70,10 +73,22 @@ class Source:
             published.set_result(None)
 
 
+class Wake:
+    """A function that each notification calls on the loop. It is called after a lost connection too."""
+
+    is_polled = False
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def take(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_soon_threadsafe(self._wake)
+
+
 class Nodes:
     """Listens until `close`."""
 
-    def __init__(self, store: Postgres, sources: Mapping[str, Source]) -> None:
+    def __init__(self, store: Postgres, sources: Mapping[str, Source | Wake]) -> None:
         """`sources` by the channel of their notifications."""
         self._store = store
         self._sources = sources
@@ -88,9 +103,10 @@ class Nodes:
 
     def _listen(self) -> None:
         failed = False
+        polled = [channel for channel, source in self._sources.items() if source.is_polled]
         while not self._closing.is_set():
             try:
-                for channels in self._store.notified_channels(tuple(self._sources), self._closing.is_set):
+                for channels in self._store.notified_channels(tuple(self._sources), polled, self._closing.is_set):
                     if failed:
                         log.warning("notifications of the other nodes arrive again")
                         failed = False
@@ -124,8 +140,8 @@ class Sharing:
         """Whether the last attempt to reach the database succeeded."""
         return self.nodes.is_connected
 
-    def listen(self) -> None:
-        """Starts publishing."""
+    def listen(self, wakes: Mapping[str, Callable[[], None]]) -> None:
+        """Starts publishing. `wakes` are called for notifications, by channel."""
         store = self._store
         self.nodes = Nodes(
             store,
@@ -137,6 +153,7 @@ class Sharing:
                     self._publish_changes,
                 ),
                 run_events.CHANNEL: Source(reports, run_events.since, self.last_run, self._publish_runs),
+                **{channel: Wake(wake) for channel, wake in wakes.items()},
             },
         )
 

@@ -195,7 +195,7 @@ class Services:
         """Adopts the processes that still run, and begins the background work."""
         if self.sharing is not None:
             self._tasks.start(self.sharing.history.copy(), "history")
-            self.sharing.listen()
+            self.sharing.listen(self.outbound.wakes)
         await self.outbound.start(self._tasks)
         await self.supervision.start(records, self._tasks)
         self._tasks.start(self.maintenance.watch(), "beat")

@@ -13,7 +13,7 @@ from models.config import secret_files
 from models.config import settings as config
 from models.errors import Conflict, NotFound
 from models.outbound.rules import CONFIG, SERVER
-from models.outbound.tables import store
+from models.outbound.tables import OUTBOX_CHANNEL, RULES_CHANNEL, store
 from models.tracker.project_secrets import ProjectSecrets
 
 MAX_CHANNELS = 50
@@ -140,6 +140,7 @@ def keep(
     kept = evolve(settings, host=host, set_at=set_at)
     text = json.dumps(asdict(kept), ensure_ascii=False)
     store.execute_sql(_PUT, (id, project_id, name, text, int(is_enabled), now, now))
+    store.notify(RULES_CHANNEL)
     return Channel(id, project_id, name, kept, is_enabled, None, now)
 
 
@@ -149,6 +150,8 @@ def delete(id: str, project_id: int, vault: ProjectSecrets, now: int) -> None:
         get(id, project_id)
         store.execute_sql("DELETE FROM channel WHERE id = ?", (id,))
         store.execute_sql("DELETE FROM outbox WHERE target = ? AND state = 'PENDING'", (f"channel:{id}",))
+        for channel in (RULES_CHANNEL, OUTBOX_CHANNEL):
+            store.notify(channel)
         for secret in (*SECRETS, _OLD):
             vault.set(project_id, _place(id, secret), None, now)
 
@@ -157,6 +160,7 @@ def disable(id: str, reason: str) -> None:
     """Switches a stored channel off; messages to it die."""
     with store.atomic():
         store.execute_sql(_DISABLE, (reason, id))
+        store.notify(RULES_CHANNEL)
 
 
 def credentials(channel: Channel, vault: ProjectSecrets, now: int) -> Credentials:

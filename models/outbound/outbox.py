@@ -17,7 +17,7 @@ from attrs import field, frozen
 from models.config import settings
 from models.errors import Conflict, NotFound
 from models.outbound import queries
-from models.outbound.tables import store
+from models.outbound.tables import OUTBOX_CHANNEL, store
 
 State = Literal["PENDING", "DONE", "DEAD", "SUPERSEDED"]
 STATES: tuple[State, ...] = ("PENDING", "DONE", "DEAD", "SUPERSEDED")
@@ -116,6 +116,8 @@ def add(messages: Sequence[Message], now: int, limits: settings.Outbox) -> list[
         if message.key is not None:
             store.execute_sql(queries.SUPERSEDE, {"key": message.key, "id": ids[-1], "now": now})
     _make_room(now, limits.max_rows)
+    if ids:
+        store.notify(OUTBOX_CHANNEL)
     return ids
 
 
@@ -178,6 +180,7 @@ def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State 
             pause = outcome.retry_after or min(wait, _TARGET_PAUSE_SECONDS)
             postponed = {"target": delivery.target, "next_at": now + int(pause * _SECOND)}
             store.execute_sql(queries.POSTPONE, postponed)
+        store.notify(OUTBOX_CHANNEL)
     return state
 
 
@@ -206,6 +209,8 @@ def prune(now: int, limits: settings.Outbox) -> list[Delivery]:
     with store.atomic():
         rows = store.execute_sql(queries.EXPIRE, {"now": now, "error": error}).fetchall()
         store.execute_sql(queries.PRUNE, {"before": now - limits.retain_days * _DAY})
+        if rows:
+            store.notify(OUTBOX_CHANNEL)
     return [get(id) for (id,) in rows]
 
 
@@ -223,6 +228,7 @@ def retry(id: int, now: int, limits: settings.Outbox) -> None:
         values = {"id": id, "now": now, "expires_at": now + int(limits.max_age * _SECOND)}
         if not store.execute_sql(queries.RETRY, values).rowcount:
             raise Conflict(f"the message {id} is {get(id).state}: only a DEAD one can be retried")
+        store.notify(OUTBOX_CHANNEL)
 
 
 def delete(id: int, now: int) -> None:
@@ -230,6 +236,7 @@ def delete(id: int, now: int) -> None:
     with store.atomic():
         if not store.execute_sql(queries.DELETE, {"id": id, "now": now}).rowcount:
             raise Conflict(f"the message {get(id).id} is being sent: delete it afterwards")
+        store.notify(OUTBOX_CHANNEL)
 
 
 def counts() -> dict[str, int]:

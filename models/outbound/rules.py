@@ -13,7 +13,7 @@ from models import globs
 from models.config.settings import NotifyRule
 from models.errors import Conflict, NotFound
 from models.outbound.events import Event
-from models.outbound.tables import store
+from models.outbound.tables import RULES_CHANNEL, store
 from models.supervision.process import Seconds
 
 MAX_RULES = 100
@@ -105,6 +105,7 @@ def keep(id: str | None, project_id: int, settings: NotifyRule, now: int) -> Rul
         raise Conflict(f"there is another rule named {settings.name}")
     text = json.dumps(asdict(settings), ensure_ascii=False)
     store.execute_sql(_ADD, (id, project_id, settings.name, text, now, now))
+    store.notify(RULES_CHANNEL)
     return Rule(id, project_id, settings, now)
 
 
@@ -115,3 +116,4 @@ def delete(id: str, project_id: int) -> None:
         store.execute_sql("DELETE FROM notify_rule WHERE id = ?", (id,))
         store.execute_sql("DELETE FROM notify_state WHERE rule = ?", (id,))
         store.execute_sql("DELETE FROM notify_hour WHERE rule = ?", (id,))
+        store.notify(RULES_CHANNEL)

@@ -19,7 +19,7 @@ from models.json_format import rfc3339
 from models.outbound.events import Event
 from models.outbound.outbox import Message
 from models.outbound.rules import SERVER, Rule
-from models.outbound.tables import store
+from models.outbound.tables import RULES_CHANNEL, store
 
 MAX_LINES = 50
 MAX_TITLE_CHARACTERS = 300
@@ -99,6 +99,7 @@ def _apply(rule: Rule, event: Event, now: int) -> None:
     else:
         return
     state.keep()
+    store.notify(RULES_CHANNEL)
 
 
 def _is_reported_alone(rule: Rule, event: Event) -> bool:

@@ -9,6 +9,10 @@ from __future__ import annotations
 from models.storage.sqlite import Either
 
 FILE = "outbox.db"
+OUTBOX_CHANNEL = "outbox"
+"""The channel on which nodes that share a database are notified of changes of messages."""
+RULES_CHANNEL = "notify"
+"""The same for changes of channels, of rules and of their state."""
 STEPS = [
     [
         "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, target TEXT NOT NULL,"

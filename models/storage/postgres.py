@@ -301,11 +301,13 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
         """As `Store.notify`; `supervisor/replication.py` listens."""
         self.execute_sql("SELECT pg_notify(?, '')", (f"{_CHANNEL_PREFIX}{channel}",))
 
-    def notified_channels(self, channels: Sequence[str], is_closing: Callable[[], bool]) -> Iterator[Collection[str]]:
+    def notified_channels(
+        self, channels: Sequence[str], polled: Sequence[str], is_closing: Callable[[], bool]
+    ) -> Iterator[Collection[str]]:
         """Yields the notified channels, on a connection of its own, until `is_closing`.
 
-        Yields all channels first, and again after each idle period. Raises `peewee.OperationalError` if the connection
-        is lost.
+        Yields all channels first, and those of `polled` after each idle period. Raises `peewee.OperationalError` if the
+        connection is lost.
         """
         try:
             with closing(self._connect_listener()) as connection:
@@ -320,7 +322,7 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
                     if idle > _PING_SECONDS:
                         idle = 0.0
                         connection.execute("SELECT 1")  # detects a lost connection
-                        yield channels
+                        yield polled
                     elif names:
                         yield [name.removeprefix(_CHANNEL_PREFIX) for name in names]
         except psycopg.Error as error:

@@ -50,7 +50,6 @@ class Core:
         self.limits = config.server.outbox
         self._config = config
         self._clock = clock
-        is_shared = config.server.database_url is not None
         store.open(config.server.data_dir / FILE, config.server.database_url)
         store.close()
         self._executor = ThreadPoolExecutor(_THREADS, "outbox")
@@ -63,7 +62,6 @@ class Core:
             self._send,
             self._report_dead,
             lambda: self.follower.wake(),
-            is_shared,
         )
         self.follower = Follower(config, clock, instance, self.run, self.notifier, labels, self.dispatcher.wake)
         self.releases = ReleaseChanges(clock, instance, self.run, self.notifier, self.follower.wake)

@@ -1,4 +1,5 @@
-"""Sends what is due in the outbox: at most four targets at a time, one request each. Idle, it sleeps until the next.
+"""Sends what is due in the outbox: at most four targets at a time, one request each. Idle, it sleeps until the next
+is due or `wake` is called, which changes by other nodes do too (`supervisor/replication.py`).
 
 What a target does delays only its own messages: each request has a time limit, and a failure postpones its target.
 """
@@ -31,8 +32,6 @@ Send = Callable[[Delivery], Awaitable[Outcome]]
 
 _RETRY_SECONDS = 5.0
 _PRUNE_SECONDS = 60.0
-_SHARED_POLL_SECONDS = 15.0
-"""How often a node of several asks for what another one left."""
 _MICROSECONDS = 1_000_000
 
 
@@ -46,7 +45,6 @@ class Dispatcher:
         send: Send,
         report_dead: Callable[[Delivery], None],
         on_dead: Callable[[], None],
-        is_shared: bool,
     ) -> None:
         """`run` runs work on the store in a thread. `owner` names this node.
 
@@ -62,7 +60,6 @@ class Dispatcher:
         self._send = send
         self._report_dead = report_dead
         self._on_dead = on_dead
-        self._is_shared = is_shared
         self._wake = asyncio.Event()
         self._tasks = BackgroundTasks(
             lambda name, error: log.error("the task %s ended: %s", name, error, exc_info=error)
@@ -71,7 +68,7 @@ class Dispatcher:
         self._pruned_at = -math.inf
 
     def wake(self) -> None:
-        """Something was added, or changed by hand."""
+        """Something was added, or changed by hand or by another node."""
         self._wake.set()
 
     def close(self) -> None:
@@ -111,10 +108,9 @@ class Dispatcher:
         for delivery in claimed:
             self._running.add(delivery.target)
             self._tasks.start(self._deliver(delivery), f"delivery {delivery.id}")
-        waits = [_SHARED_POLL_SECONDS] if self._is_shared else []
-        if next_at is not None:
-            waits.append(max(0.01, (next_at - now) / _MICROSECONDS) if free > len(claimed) else _PRUNE_SECONDS)
-        return min(waits) if waits else None
+        if next_at is None:
+            return None
+        return max(0.01, (next_at - now) / _MICROSECONDS) if free > len(claimed) else _PRUNE_SECONDS
 
     def _prune(self, now: int) -> int:
         with store.atomic():

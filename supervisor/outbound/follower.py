@@ -40,8 +40,6 @@ _AWAITED_SECONDS = 10.0
 """How often runs that are not complete are looked at again."""
 _JUDGING_SECONDS = 2.0
 """How long runs are judged before processes are looked at again."""
-_SHARED_SECONDS = 15.0
-"""How often a node of several reads the rules again."""
 _MICROSECONDS = 1_000_000
 RUNS = "run"
 
@@ -119,15 +117,14 @@ class Follower:
         if self._is_shared:
             await self._run(self._read)  # another node may have changed the rules
         if not self._notifier.rules:
-            return _SHARED_SECONDS if self._is_shared else None
+            return None
         try:
             while await self._run(self._follow_some):
                 pass
             wait = await self._judge_runs()
         finally:
             due = await self._report()
-        waits = [each for each in (wait, due, _SHARED_SECONDS if self._is_shared else None) if each is not None]
-        return min(waits, default=None)
+        return min((each for each in (wait, due) if each is not None), default=None)
 
     async def _report(self) -> float | None:
         """Puts what is due into the outbox; returns the seconds until something else is."""

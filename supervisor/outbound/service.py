@@ -12,6 +12,7 @@ import peewee
 
 from models.config.settings import Config
 from models.errors import CannotUse, Problem, Unavailable
+from models.outbound.tables import FILE, OUTBOX_CHANNEL, RULES_CHANNEL
 from models.supervision import events, notices
 from models.tracker.project_secrets import ProjectSecrets
 from supervisor.clock import Clock
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("outbox")
 
-_FILE = "outbox.db"
 _RETRY_SECONDS = 5.0
 _FIRST_OPENING_SECONDS = 5.0
 
@@ -56,7 +56,7 @@ class Outbound:
     def _is_used(self) -> bool:
         """Whether there may be something to send: a channel in the configuration, or a store of an earlier start."""
         server = self._config.server
-        return bool(self._config.notify.channels or server.database_url or (server.data_dir / _FILE).exists())
+        return bool(self._config.notify.channels or server.database_url or (server.data_dir / FILE).exists())
 
     async def start(self, tasks: BackgroundTasks) -> None:
         """Begins to send, if there may be something to send; before the first event, which is not missed then."""
@@ -111,6 +111,18 @@ class Outbound:
 
     def notice(self, _: object) -> None:
         """Called for each change of a process or run."""
+        self._wake_follower()
+
+    @property
+    def wakes(self) -> Mapping[str, Callable[[], None]]:
+        """What is called after changes by any node, by the channel of their notifications."""
+        return {OUTBOX_CHANNEL: self._wake_dispatcher, RULES_CHANNEL: self._wake_follower}
+
+    def _wake_dispatcher(self) -> None:
+        if self._core is not None:
+            self._core.dispatcher.wake()
+
+    def _wake_follower(self) -> None:
         if self._core is not None:
             self._core.follower.wake()
 

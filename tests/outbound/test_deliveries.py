@@ -17,9 +17,15 @@ import pytest
 from chart_servers import Reply, WebServer, web_server
 from conftest import ROOT, Serve, Server, wait_for
 from http_checks import running_server
+from outbound_stores import LIMITS, in_store, open_outbox, written
 from postgresql import Postgresql
 from receivers import FAST_RULE, SECRET, Admin, allowing, hanging_port, ids, titles, webhook
 from standardwebhooks.webhooks import Webhook
+
+from models.outbound import following, outbox, rules
+from models.outbound.events import Event
+from models.outbound.outbox import Message
+from models.outbound.tables import store
 
 BOOM = {"command": ["sh", "-c", "exit 3"], "restart": "never"}
 STAYS = {"command": ["sleep", "1000"]}
@@ -308,6 +314,28 @@ def test_two_nodes_of_one_database_send_each_message_once(
     expected = Counter({f"boom{number} ended with exit code 3": 2 for number in range(5)})
     wait_for(lambda: Counter(line for line in _lines(receiver) if "ended" in line) == expected, about=str(expected))
     assert len(set(ids(receiver))) == len(receiver.seen)
+
+
+def test_idle_nodes_are_notified_of_what_another_one_stores(
+    serve: Serve, receiver: WebServer, postgresql: Postgresql, tmp_path: Path
+) -> None:
+    """A rule, a message that is due, and an event that is: here the test is the other node, which then ends."""
+    url, notify = postgresql.fresh(), {"channels": {"team": webhook(f"{receiver.url}/hook")}}
+    settings = allowing(receiver, **{"database-url": url})
+    first, *_ = (serve({}, server=settings, notify=notify) for _ in range(2))
+    with open_outbox(tmp_path / "unused", url):
+        rule = {"name": "all", "channels": ["team"], "events": ["process.crashed"], "groupWait": 0}
+        assert Admin(first).ask("POST", "/notify/rules", rule).status == 201
+        followed = "SELECT count(*) FROM follow WHERE name LIKE 'event %'"
+        wait_for(lambda: in_store(lambda: store.execute_sql(followed).fetchone()[0]) == 2, about="both read the rule")
+        now = time.time_ns() // 1000
+        payload = {"type": "test", "timestamp": "", "data": {"rule": "", "title": "a message", "lines": [], "more": 0}}
+        written(lambda: outbox.add([Message("notify", "channel:config:team", payload)], now, LIMITS))
+        wait_for(lambda: titles(receiver) == ["a message"])
+        event = Event("process.crashed", "process:web", now, "web crashed", process="web")
+        in_store(lambda: following.note(event, rules.stored(), now))
+        wait_for(lambda: titles(receiver) == ["a message", "web crashed"])
+        Admin(first).until_outbox("DONE", "DONE")
 
 
 LOADED = """

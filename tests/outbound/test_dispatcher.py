@@ -62,7 +62,7 @@ async def until(sender: Dispatcher, id: int, expected: str) -> None:
 
 
 def make(send: Send, reports: Reports, clock: FixedClock) -> Dispatcher:
-    return Dispatcher(run_in_thread, clock, "node", LIMITS, send, reports.report, lambda: None, is_shared=False)
+    return Dispatcher(run_in_thread, clock, "node", LIMITS, send, reports.report, lambda: None)
 
 
 def test_a_message_is_given_up_together_with_its_report() -> None:

@@ -127,6 +127,15 @@ def test_what_is_due_is_sent_though_no_event_can_be_read(one: Follower, monkeypa
     assert titles() == ["web crashed"]
 
 
+def test_an_idle_node_of_several_sleeps(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(one, "_is_shared", True)
+    monkeypatch.setattr(one, "_read", lambda: None)
+    assert asyncio.run(one._round()) is None
+    unused: Any = None
+    sender = Dispatcher(run_in_thread, FixedClock(), "node", LIMITS, unused, unused, unused)
+    assert asyncio.run(sender._round()) is None
+
+
 async def survives(watch: Callable[[], Any], rounds: list[int]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(1):
@@ -147,6 +156,6 @@ def test_the_loops_survive_any_error(one: Follower, monkeypatch: pytest.MonkeyPa
     asyncio.run(survives(one.watch, rounds))
     rounds.clear()
     unused: Any = None
-    sender = Dispatcher(run_in_thread, FixedClock(), "node", LIMITS, unused, unused, unused, is_shared=False)
+    sender = Dispatcher(run_in_thread, FixedClock(), "node", LIMITS, unused, unused, unused)
     monkeypatch.setattr(sender, "_round", fail)
     asyncio.run(survives(sender.watch, rounds))
