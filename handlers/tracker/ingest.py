@@ -461,6 +461,7 @@ async def finish_run(handler: Base, request: FinishedUploads) -> FinishedRun:
             found = visibility.named(user, request.project)
             runs.check_post(user, request.project)
             run = runs.finish(found, request.run_key, request.flag, now, by if request.partial else None)
+            runs.trust_only(user, found, run)
             verdict = commit_gate.of_run(run, found, settings).verdict
         return FinishedRun(run.id, state(run), verdict.status, run_path(run))
 

@@ -76,6 +76,8 @@ class RunInfo:
     patch_coverage_pct: float | None
     superseded_by: int | None
     """The run whose later attempt of the same job superseded these reports."""
+    trusted: bool
+    """Whether all of its uploads had a credential of WRITE: only such runs are reported to a forge."""
 
 
 @http_message

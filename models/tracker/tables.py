@@ -412,6 +412,7 @@ class Run(Table):
     """
 
     vars().update(fields("run", STEPS, {"project": Project}))
+    trusted = Flag(default=False)
     del first_at, first_id  # type: ignore[name-defined]  # noqa: F821 (triggers set them)
 
 
@@ -451,3 +452,6 @@ STEPS.append(
     ]
 )
 """A commit is judged, and a page of commits or pull requests listed, at the same cost however long the history is."""
+
+STEPS.append(["ALTER TABLE run ADD COLUMN trusted INTEGER NOT NULL DEFAULT 0"])
+"""Whether all uploads of the run had a credential of WRITE in the project; runs of earlier versions are not trusted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -24,6 +25,7 @@ from models.accounts import accounts, permissions
 from models.tracker.tables import Project
 
 JUNIT = ("junit", junit(passed=1))
+JSON = {"Content-Type": "application/json"}
 NAMES = ("owner", "writer", "reader", "outsider", "boss")
 
 
@@ -107,6 +109,34 @@ def test_in_open_mode_any_caller_may_post_and_the_project_is_public(open_mode: A
 def test_authenticated_caller_owns_the_project_it_creates(open_mode: AccountsServer, name: str) -> None:
     assert open_mode.post(f"of {name}", name).status == 201
     assert open_mode.members(f"of {name}") == [("owner" if name == "ci" else name, "OWNER")]
+
+
+@pytest.mark.parametrize(
+    ("names", "trusted"),
+    [(["owner"], True), (["owner", "ci"], True), ([None], False), (["owner", None], False), ([None, "owner"], False),
+     (["owner", "outsider"], False), (["outsider", "owner"], False)],
+)  # fmt: skip
+def test_a_run_is_trusted_if_all_its_uploads_had_a_credential_of_write(
+    open_mode: AccountsServer, names: list[str | None], trusted: bool
+) -> None:
+    project = f"trust of {names}"
+    assert open_mode.post(project, "owner").status == 201
+    for number, name in enumerate(names):
+        header = {} if name is None else {"Authorization": f"Bearer {open_mode.tokens[name]}"}
+        reports = ("junit", junit(passed=number + 1))
+        assert post(open_mode.server, ("project", project), ("runKey", "r-1"), reports, **header).status == 201
+    query = "SELECT r.trusted FROM run r JOIN project p ON p.id = r.project_id WHERE p.name = ? AND r.run_key = 'r-1'"
+    assert query_store(open_mode.server, query, project) == [(int(trusted),)]
+
+
+def test_a_run_that_an_anonymous_caller_closes_is_not_trusted(open_mode: AccountsServer) -> None:
+    header = {"Authorization": f"Bearer {open_mode.tokens['owner']}"}
+    parts = ("project", "closed"), ("runKey", "r-1"), ("expectedUploads", "2"), JUNIT
+    run = post(open_mode.server, *parts, **header).json["runId"]
+    assert open_mode.server.get(f"/api/v1/runs/{run}").json["run"]["trusted"] is True
+    body = json.dumps({"project": "closed", "runKey": "r-1", "partial": True}).encode()
+    assert open_mode.server.ask("POST", "/api/v1/runs/finish", body, JSON).status == 200
+    assert open_mode.server.get(f"/api/v1/runs/{run}").json["run"]["trusted"] is False
 
 
 @pytest.mark.parametrize(

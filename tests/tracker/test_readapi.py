@@ -20,7 +20,7 @@ RUN_FIELDS = {
     "id", "projectId", "branch", "flag", "commit", "buildUrl", "buildName", "ciProvider", "baseBranch", "prNumber",
     "createdAt", "total", "passed", "failed", "errors", "skipped", "flaky", "durationMs", "status", "passRate",
     "lineCoveragePct", "branchCoveragePct", "uploads", "runPath", "state", "patchCoveragePct",
-    "supersededBy",
+    "supersededBy", "trusted",
 }  # fmt: skip
 PROJECT_FIELDS = {"id", "name", "repoUrl", "visibility", "createdAt", "runCount", "latestRun"}
 FAILURE_FIELDS = {
@@ -142,7 +142,7 @@ def test_a_run_has_its_metadata(server: Server, project: Project) -> None:
         "createdAt": "2025-11-13T02:13:20.000000Z", "total": 5, "passed": 2, "failed": 1, "errors": 1, "skipped": 1,
         "flaky": 0, "durationMs": 50, "status": "FAILED", "passRate": 50.0, "lineCoveragePct": 200 / 3,
         "branchCoveragePct": 25.0, "uploads": 1, "runPath": f"/runs/{run.id}",
-        "state": "COMPLETE", "patchCoveragePct": None, "supersededBy": None,
+        "state": "COMPLETE", "patchCoveragePct": None, "supersededBy": None, "trusted": False,
     }  # fmt: skip
     assert read(server, f"runs/{run.id}")["run"] == found
 

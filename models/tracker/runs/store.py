@@ -183,6 +183,7 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         check_post(user, upload.project, _creator(upload, settings, now))
         project = _project(upload, user, settings.security, now)
         run = _run(project, upload, now)
+        trust_only(user, project, run, is_new=run.uploads == 0)
         warnings = [*_add(run, upload, now), *_store_codeowners(project, upload, user, settings, now)]
         if unknown := baseline.unknown_base_branch(run.id, settings.quality_gate.base_branch):
             warnings.append(f"the base branch {unknown[0]} has no run: the run is compared with {unknown[1]}")
@@ -213,6 +214,13 @@ def _baseline(run: Run, judged: CommitVerdict, settings: Tracker) -> int | None:
 
 def _creator(upload: Upload, settings: Tracker, now: int) -> Creator | None:
     return None if upload.address is None else Creator(upload.address, settings.limits, now)
+
+
+def trust_only(user: User | None, project: Project, run: Run, is_new: bool = False) -> None:
+    """A new run is trusted if `user` may write to the project; a run that others change is not trusted any more."""
+    is_writer = permissions.may_write(user, project)
+    if run.trusted != (is_writer and (is_new or run.trusted)):
+        _set(run, trusted=not run.trusted)
 
 
 def _store_codeowners(
