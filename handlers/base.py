@@ -67,6 +67,15 @@ _PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _DONE_SECONDS, _MAX_DONE_CHARACTERS = 60, 500
 _ERROR_PAGE = "web/error.html"
+HELP = {
+    401: ("Accounts and credentials", "accounts#credentials"),
+    403: ("Who may do what", "operations#permissions"),
+    413: ("Limits", "operations#limits"),
+    429: ("Limits", "operations#limits"),
+    503: ("What happens when …", "operations#what-happens-when-"),
+    507: ("A full disk", "security#a-full-disk"),
+}
+"""The parts of the documentation that explain a status in more than a sentence: title, and place below `/help`."""
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -257,7 +266,7 @@ class Base(CompressingHandler):
 
     def _write_error_page(self, details: ErrorDetails) -> None:
         try:
-            write_page(self, _ERROR_PAGE, details=details)
+            write_page(self, _ERROR_PAGE, details=details, help=HELP.get(details.status))
         except OSError:  # no descriptor is free for the template
             self.send(f"{details.status} {details.reason}: {details.message}\n".encode(), "text/plain; charset=utf-8")
 

@@ -9,6 +9,7 @@ import pytest
 from browser_pages import Browser, faults_in_all_views, url_of
 from conftest import Serve
 
+from handlers.base import HELP
 from handlers.web import documents
 from models.markdown import external_only, to_html
 
@@ -43,7 +44,21 @@ def test_every_document_is_a_page_and_its_links_lead_somewhere(serve: Serve) -> 
             if fragment and fragment not in ids[place or name]:
                 broken.append((name, href))
     assert broken == []
+    for _, place in HELP.values():
+        name, _, fragment = place.partition("#")
+        assert fragment in ids[name], place
     assert '<a href="/help">Documentation</a>' in server.get("/").text
+
+
+def test_a_page_of_an_error_names_the_part_of_the_documentation(serve: Serve) -> None:
+    server = serve({"web": {"command": "true"}})
+    headers = {"Accept": "text/html", "Origin": "https://other.example"}
+    refused = server.ask("POST", "/profile", headers=headers)
+    assert (refused.status, 'In the documentation: <a href="/help/operations#permissions">' in refused.text) == (
+        403,
+        True,
+    )
+    assert "In the documentation" not in server.get("/absent", Accept="text/html").text
 
 
 def test_document_pages_are_accessible_in_all_views(serve: Serve, chromium: Browser) -> None:
