@@ -76,6 +76,7 @@ def run_info(run: Run) -> RunInfo:
         branch_coverage_pct=branch_coverage(run),
         run_path=run_path(run),
         patch_coverage_pct=percent(run.patch_covered, run.patch_missed),
+        trusted=bool(run.trusted),  # an integer in a list
     )
 
 

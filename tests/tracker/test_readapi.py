@@ -144,6 +144,7 @@ def test_a_run_has_its_metadata(server: Server, project: Project) -> None:
         "branchCoveragePct": 25.0, "uploads": 1, "runPath": f"/runs/{run.id}",
         "state": "COMPLETE", "patchCoveragePct": None, "supersededBy": None, "trusted": False,
     }  # fmt: skip
+    assert found["trusted"] is False, "not 0"
     assert read(server, f"runs/{run.id}")["run"] == found
 
 
