@@ -344,7 +344,7 @@ time.sleep(1000)
         {"talker": {"command": python_command(code), "stdout-logfile": "talk.log", "environment": {"PYTHONUTF8": "1"}}}
     )
     server.do("start", "talker")
-    wait_for((server.folder / "talk.log").read_bytes)
+    wait_for(lambda: (server.folder / "talk.log").read_bytes().endswith(b"three\n"))  # its end is a write of its own
     stream = server.stream("/api/v1/processes/logs/talker?lines=2")
     assert stream.next() == {"retry": "3000", "event": "log", "data": "two\nthree"}
     (server.folder / "go").touch()

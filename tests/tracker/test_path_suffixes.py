@@ -18,7 +18,7 @@ from models.tracker.tables import reports
 
 COUNT = 50_000
 MAX_SECONDS = 20
-"""Each took minutes or hours before; the machine may be busy."""
+"""Of the processor; each took minutes or hours before."""
 
 
 def test_ends_and_matches_equal_those_of_a_plain_search() -> None:
@@ -41,7 +41,7 @@ def test_ends_and_matches_equal_those_of_a_plain_search() -> None:
 
 
 def test_many_files_of_one_name_and_long_paths_are_matched_in_linear_time() -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     files = [f"{number}/a.py" for number in range(COUNT)]
     long = "z" + "/q" * 2500 + "/a.py"
     index, matcher = PathIndex(files, "module"), Matcher(files[:10], files)
@@ -50,16 +50,16 @@ def test_many_files_of_one_name_and_long_paths_are_matched_in_linear_time() -> N
         assert matcher.match(f"{number}{long}", "module") is None
         assert index.of_class(".".join(["A"] * 2000) + str(number)) is None
     assert index.file(f"{long}/7/a.py") == "7/a.py"
-    assert time.perf_counter() - begun < MAX_SECONDS
+    assert time.process_time() - begun < MAX_SECONDS
 
 
 def test_many_attachments_of_one_name_are_matched_in_linear_time() -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     paths = [f"{number}/a.png" for number in range(COUNT)]
     names = ["x/" * 400 + f"{number}/a.png" for number in range(1000)] + ["a.png"] * 1000
     found = attachment_paths.owners(dict.fromkeys(paths, ""), names)
     assert found == {name: f"{number}/a.png" for number, name in enumerate(names[:1000])}
-    assert time.perf_counter() - begun < MAX_SECONDS
+    assert time.process_time() - begun < MAX_SECONDS
 
 
 def test_many_renames_of_files_of_one_name_are_found_in_linear_time(tmp_path: Path, database_url: str | None) -> None:
@@ -70,7 +70,7 @@ def test_many_renames_of_files_of_one_name_are_found_in_linear_time(tmp_path: Pa
         columns = "run_id, base, head, ranges, paths, problem, renames"
         query = f"INSERT INTO patch ({columns}) VALUES (?, 'b', 'h', '{{}}', '[]', NULL, ?)"  # noqa: S608 (constants)
         reports.execute_sql(query, (run.id, json.dumps(renames)))
-        begun = time.perf_counter()
+        begun = time.process_time()
         found = patch.renamed_files(run.id, paths)
-        assert time.perf_counter() - begun < MAX_SECONDS
+        assert time.process_time() - begun < MAX_SECONDS
     assert found == {f"/home/ci/{old}": f"/home/ci/{new}" for old, new in renames.items()}
