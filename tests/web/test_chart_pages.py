@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -32,12 +29,8 @@ from forms import Forms
 from http_checks import running_server
 from release_secrets import made_release, store_release
 from small_charts import MAP, TEST, chart_archive, helm_path, sample_chart
-from tornado.web import Finish
 
-from handlers.charts.repository_pages import OneChart
-from handlers.http.credentials import ANONYMOUS
 from models import VERSION
-from supervisor.charts.service import Target, Work
 
 KEY = "open sesame"
 FORM = "application/x-www-form-urlencoded"
@@ -440,37 +433,6 @@ def test_a_search_ends_when_the_client_leaves(server: Server, shop: WebServer) -
         over.set()
         shop.pages["/api/v1/packages/search"] = usual
     assert "Traceback" not in server.log.read_text()
-
-
-def test_a_readme_is_not_rendered_for_a_client_that_has_left() -> None:
-    ended: list[bool] = []
-
-    async def work() -> None:
-        begun, page = asyncio.Event(), OneChart.__new__(OneChart)
-
-        async def run(*_: Any) -> str:
-            begun.set()
-            try:
-                await asyncio.sleep(60)
-            finally:
-                ended.append(True)
-            return ""
-
-        charts: Any = SimpleNamespace(workers=SimpleNamespace(run=run), helm=SimpleNamespace(called_by=nullcontext))
-        charts.work = lambda _: Work(charts, Target())
-        page.services = cast("Any", SimpleNamespace(charts=charts))
-        page.caller, page.request = ANONYMOUS, cast("Any", None)
-        page._running = set()
-        page.set_status = lambda *_: None  # type: ignore[method-assign]
-        task = asyncio.create_task(page._html("# Title"))
-        await begun.wait()
-        for one in page._running:
-            one.leave()
-        with pytest.raises(Finish):
-            await asyncio.wait_for(task, 10)
-
-    asyncio.run(work())
-    assert ended == [True]
 
 
 # Without a cluster, without helm, read only

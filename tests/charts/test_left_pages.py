@@ -1,0 +1,46 @@
+"""Work for a page of charts ends when its client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tornado.web import Finish
+
+from handlers.charts.repository_pages import OneChart
+from handlers.http.credentials import ANONYMOUS
+from supervisor.charts.service import Target, Work
+
+
+def test_a_readme_is_not_rendered_for_a_client_that_has_left() -> None:
+    ended: list[bool] = []
+
+    async def work() -> None:
+        begun, page = asyncio.Event(), OneChart.__new__(OneChart)
+
+        async def run(*_: Any) -> str:
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append(True)
+            return ""
+
+        charts: Any = SimpleNamespace(workers=SimpleNamespace(run=run), helm=SimpleNamespace(called_by=nullcontext))
+        charts.work = lambda _: Work(charts, Target())
+        page.services = cast("Any", SimpleNamespace(charts=charts))
+        page.caller, page.request = ANONYMOUS, cast("Any", None)
+        page._running = set()
+        page.set_status = lambda *_: None  # type: ignore[method-assign]
+        task = asyncio.create_task(page._html("# Title"))
+        await begun.wait()
+        for one in page._running:
+            one.leave()
+        with pytest.raises(Finish):
+            await asyncio.wait_for(task, 10)
+
+    asyncio.run(work())
+    assert ended == [True]
