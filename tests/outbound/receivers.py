@@ -6,7 +6,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import users
@@ -69,20 +69,47 @@ def ids(receiver: WebServer) -> list[str]:
 
 
 @contextlib.contextmanager
+def flooding_port() -> Iterator[tuple[int, list[int]]]:
+    """A port of loopback whose responses have no end; with the bytes that each connection was sent."""
+    sent: list[int] = []
+
+    def flood(one: socket.socket) -> None:
+        number = len(sent)
+        sent.append(0)
+        with contextlib.suppress(OSError), one:
+            one.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            while True:
+                one.sendall(b"10000\r\n%b\r\n" % (b"x" * 0x10000))
+                sent[number] += 0x10000
+
+    with listening(flood) as port:
+        yield port, sent
+
+
+@contextlib.contextmanager
 def hanging_port() -> Iterator[tuple[int, list[socket.socket]]]:
     """A port of loopback that accepts connections and never answers; with the connections."""
-    listener = socket.create_server(("127.0.0.1", 0))
     held: list[socket.socket] = []
+    with listening(held.append) as port:
+        try:
+            yield port, held
+        finally:
+            for one in held:
+                one.close()
+
+
+@contextlib.contextmanager
+def listening(on_connection: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A port of loopback; calls `on_connection` for one connection after the other."""
+    listener = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:
         with contextlib.suppress(OSError):
             while True:
-                held.append(listener.accept()[0])
+                on_connection(listener.accept()[0])
 
     threading.Thread(target=accept, daemon=True).start()
     try:
-        yield listener.getsockname()[1], held
+        yield listener.getsockname()[1]
     finally:
         listener.close()
-        for one in held:
-            one.close()

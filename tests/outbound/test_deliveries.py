@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,9 @@ from conftest import ROOT, Serve, Server, wait_for
 from http_checks import running_server
 from outbound_stores import LIMITS, in_store, open_outbox, written
 from postgresql import Postgresql
-from receivers import FAST_RULE, SECRET, Admin, allowing, hanging_port, ids, titles, webhook
+from receivers import FAST_RULE, SECRET, Admin, allowing, flooding_port, hanging_port, ids, titles, webhook
 from standardwebhooks.webhooks import Webhook
+from uploads import junit, upload
 
 from models.outbound import following, outbox, rules
 from models.outbound.events import Event
@@ -136,24 +139,53 @@ def test_an_unreachable_receiver_gets_the_same_message_later(serve: Serve, recei
     assert (row["attempts"], len(set(ids(receiver)))) == (3, 1)
 
 
-def test_a_target_that_hangs_delays_no_other_and_nothing_else(serve: Serve, receiver: WebServer) -> None:
+def test_a_target_that_hangs_delays_nothing_else(serve: Serve, receiver: WebServer) -> None:
+    """Other targets, processes, uploads and the stop go on within its first request."""
     with hanging_port() as (port, held):
-        channels = {"hangs": webhook(f"http://127.0.0.1:{port}/"), "team": webhook(f"{receiver.url}/hook")}
-        rules = [{**FAST_RULE, "channels": ["hangs", "team"], "only-on-change": False, "quiet": "0s"}]
-        processes = {f"boom{number}": BOOM for number in range(20)}
-        server = serve(processes, server=allowing(receiver, port), notify={"channels": channels, "rules": rules})
-        server.do("start", "boom0")
-        wait_for(lambda: held)
-        began = time.monotonic()
-        for number in range(1, 20):
-            assert server.do("start", f"boom{number}").status == 200
-            wait_for(lambda: f"boom{number} ended with exit code 3" in _lines(receiver))  # noqa: B023 (called here)
-        assert time.monotonic() - began < 8, "the other target got each message while one hung"
+        settings = allowing(receiver, port)
+        settings["outbound"]["timeout"] = "40s"  # the first request hangs during all of this
+        server = serve(MANY, server=settings, notify=two_targets(receiver, port))
+        nothing_waits(server, receiver, lambda: bool(held))
         assert len(held) == 1, "one request to a target at a time"
-        assert server.get("/readyz").status == 200
-        began = time.monotonic()
         server.stop()
-        assert time.monotonic() - began < 8, "the stop does not wait for it"
+
+
+def test_a_target_that_floods_delays_nothing_else(serve: Serve, receiver: WebServer) -> None:
+    """Each of its responses has no end."""
+    with flooding_port() as (port, sent):
+        server = serve(MANY, server=allowing(receiver, port), notify=two_targets(receiver, port))
+        nothing_waits(server, receiver, lambda: bool(sent))
+        admin = Admin(server)
+
+        def error() -> str | None:
+            rows = admin.outbox("?target=channel:config:bad")
+            return next((row["error"] for row in rows if row["error"]), None)
+
+        assert wait_for(error) == f"http://127.0.0.1:{port} is larger than 1048576 bytes"
+        server.stop()
+
+
+MANY = {**{f"boom{number}": BOOM for number in range(5)}, "web": {**STAYS, "restart": "always", "auto-start": True}}
+
+
+def two_targets(receiver: WebServer, port: int) -> dict[str, Any]:
+    channels = {"bad": webhook(f"http://127.0.0.1:{port}/"), "team": webhook(f"{receiver.url}/hook")}
+    rule = {**FAST_RULE, "channels": ["bad", "team"], "events": ["process.crashed"], "only-on-change": False}
+    return {"channels": channels, "rules": [{**rule, "quiet": "0s"}]}
+
+
+def nothing_waits(server: Server, receiver: WebServer, is_busy: Callable[[], bool]) -> None:
+    """Checks that messages to another target arrive, a process is restarted and reports are stored meanwhile."""
+    server.do("start", "boom0")
+    wait_for(is_busy)
+    for number in range(1, 5):
+        assert server.do("start", f"boom{number}").status == 200
+        wait_for(lambda: f"boom{number} ended with exit code 3" in _lines(receiver))  # noqa: B023 (called here)
+        upload(server, ("project", "shop"), ("commit", f"{number:040}"), ("junit", junit(passed=3)))
+    pid = server.info("web")["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: server.info("web")["pid"] not in (pid, None))
+    assert server.get("/readyz").status == 200
 
 
 def test_a_flood_is_bounded_and_hides_no_other_target(serve: Serve, receiver: WebServer) -> None:
