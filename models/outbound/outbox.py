@@ -153,7 +153,7 @@ def claim(now: int, owner: str, most: int, busy: Collection[str] = ()) -> list[D
 def _besides(busy: Collection[str]) -> tuple[str, dict[str, str]]:
     """The condition that a target is not `busy`, and its values."""
     names = {f"busy{number}": target for number, target in enumerate(busy)}
-    return (f"AND o.target NOT IN ({', '.join(f':{name}' for name in names)})" if names else ""), names
+    return (f"AND target NOT IN ({', '.join(f':{name}' for name in names)})" if names else ""), names
 
 
 def _delivery(row: Sequence[Any]) -> Delivery:
