@@ -37,6 +37,7 @@ PROGRAMS = {
     "repository": ("--runs 1", "--versions 2000 --runs 1"),
     "charts": ("--runs 15", "--quick"),
     "slots": ("--runs 3", "--templates 20 --timeout 1 --runs 1"),
+    "outbox": ("", "--waiting 200 --messages 2 --runs 1"),
     "pages": ("", "--processes 20 --projects 10 --runs 10 --releases 10 --seconds 0.2"),
     "browser": ("--rounds 3", "--processes 20 --projects 10 --runs 60 --releases 10 --rounds 1"),
 }
