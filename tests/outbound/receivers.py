@@ -17,7 +17,7 @@ SECRET = "whsec_" + "c2VjcmV0LW9mLXRoZS13ZWJob29rLW9mLXRlc3Rz"
 FAST_RULE = {
     "name": "all",
     "channels": ["team"],
-    "events": ["process.*", "gate.*"],
+    "events": ["process.crashed", "gate.*"],
     "group-wait": "0s",
     "resolve-after": "100ms",
 }
