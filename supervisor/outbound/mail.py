@@ -83,9 +83,11 @@ class _Sending:
     ) -> None:
         self._server, self._message, self._to, self._context = server, message, to, context
         self._client: smtplib.SMTP | None = None
+        self._is_closed = False
 
     def close(self) -> None:
-        """Ends the connection, whatever it waits for."""
+        """Ends the connection, whatever it waits for; one that is being made ends before anything is sent."""
+        self._is_closed = True
         if self._client is not None and (connected := self._client.sock) is not None:
             with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
@@ -117,19 +119,25 @@ class _Sending:
 
     def _send(self) -> dict[str, tuple[int, bytes]]:
         settings = self._server.settings
-        client: smtplib.SMTP
-        if settings.tls == "tls":
-            context = self._context()
-            client = smtplib.SMTP_SSL(self._server.host, settings.port, timeout=_STEP_SECONDS, context=context)
-        else:
-            client = smtplib.SMTP(self._server.host, settings.port, timeout=_STEP_SECONDS)
-        with client:
-            self._client = client
+        with self._connected() as client:
+            if self._is_closed:
+                raise TimeoutError("it took too long")
             if settings.tls == "starttls":
                 client.starttls(context=self._context())
             if settings.username is not None:
                 client.login(settings.username, self._server.password or "")
             return client.send_message(self._message, to_addrs=self._to)
+
+    def _connected(self) -> smtplib.SMTP:
+        """Connects. `close` knows the client before it is connected, because a greeting may have no end."""
+        host, settings = self._server.host, self._server.settings
+        if settings.tls == "tls":
+            self._client = secure = smtplib.SMTP_SSL.__new__(smtplib.SMTP_SSL)
+            smtplib.SMTP_SSL.__init__(secure, host, settings.port, timeout=_STEP_SECONDS, context=self._context())
+            return secure
+        self._client = client = smtplib.SMTP.__new__(smtplib.SMTP)
+        smtplib.SMTP.__init__(client, host, settings.port, timeout=_STEP_SECONDS)
+        return client
 
     def _refused(self, code: int, reason: bytes | str) -> Outcome:
         is_final = code >= _FINAL

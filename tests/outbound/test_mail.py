@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import email
 import email.policy
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,11 @@ import trustme
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword, Session
 from conftest import Serve, free_port
-from receivers import FAST_RULE, Admin, hanging_port
+from receivers import FAST_RULE, Admin, hanging_port, listening
+
+from models.config.settings import Smtp
+from supervisor.outbound import mail
+from supervisor.outbound.mail import Mailer, MailServer
 
 BOOM = {"command": ["sh", "-c", "exit 3"], "restart": "never"}
 PASSWORD = "correct-mail-password"
@@ -164,3 +172,21 @@ def test_a_mail_server_that_hangs_ends_in_an_error(serve: Serve) -> None:
         answer = Admin(server).ask("POST", "/notify/channels/config:team/test").json
     assert not answer["delivered"]
     assert "timed out" in answer["error"]
+
+
+def test_a_greeting_without_end_holds_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, pause = threading.Event(), threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            while not pause.wait(0.01):
+                connection.sendall(b"2")
+        ended.set()
+
+    monkeypatch.setattr(mail, "_WHOLE_SECONDS", 0.5)
+    with listening(drip) as port:
+        server = MailServer(Smtp(host="127.0.0.1", port=port, tls="none"), "127.0.0.1")
+        message = email.message.EmailMessage()
+        outcome = asyncio.run(Mailer(ssl.create_default_context).send(server, message, ["a@example.com"]))
+        assert outcome.error == "the mail server took longer than 0.5 s"
+        assert ended.wait(30)
