@@ -50,7 +50,12 @@ EXPORTS = {"text/csv": str, "application/x-ndjson": str}
 NEXT_LINK = {"Link": '`<…>; rel="next"`: the next page, absent on the last'}
 _LIMIT = whole(-INT64, INT64)
 _FORMATS = ("json", *_MEDIA_TYPES)
-_FORMAT = choice(*_FORMATS)
+
+
+def format_input(about: str, *others: str) -> Any:
+    """The input `format`, in any case; `others`: formats beside those of every list."""
+    known = choice(*_FORMATS, *others)
+    return query(about, "json", kind=evolve(known, read=lambda name, text: known.read(name, text.lower())), place=3)
 
 
 def limit(default: int | None = DEFAULT_LIMIT, about: str = "The maximum number of items; clamped to 1 to 500") -> Any:
@@ -64,12 +69,7 @@ class ListRequest:
 
     limit: int | None = limit()
     cursor: str | None = query("`nextCursor` of the page before", kind=free_text("WzQyXQ"), place=2)
-    format: str = query(
-        "`csv` and `ndjson`: the whole list, at most 1,000,000 rows",
-        "json",
-        kind=evolve(_FORMAT, read=lambda name, text: _FORMAT.read(name, text.lower())),
-        place=3,
-    )
+    format: str = format_input("`csv` and `ndjson`: the whole list, at most 1,000,000 rows")
 
     @property
     def bounded_limit(self) -> int:

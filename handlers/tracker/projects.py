@@ -25,15 +25,17 @@ from handlers.tracker.responses import (
 from handlers.tracker.triage import LongProjectList, ProjectList
 from models.accounts import permissions
 from models.accounts.accounts import User
+from models.config import parsers
 from models.errors import Invalid
 from models.inputs import ID_TEXT, Kind, body, free_text, inputs, path, query
-from models.json_format import http_message
+from models.json_format import Instant, http_message, read_rfc3339
 from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import queries, settings, visibility
-from models.tracker.failures import first_failures, flaky
+from models.tracker.failures import first_failures, flaky, quarantine_policy
 from models.tracker.failures.flaky import Triage
 from models.tracker.forges import owners
 from models.tracker.forges import project_forge as forges
+from models.tracker.forges.forge_links import without_login
 from models.tracker.forges.project_forge import TokenChange
 from models.tracker.gate import quality_gate
 from models.tracker.queries import OutcomeFilter
@@ -42,6 +44,7 @@ from models.tracker.tables import Project as ProjectRow
 from models.tracker.tables import Test, reports
 
 MAX_NOTE_CHARACTERS = 1000
+MAX_URL_CHARACTERS = 1024
 _DEFAULT_RUNS = 50
 
 
@@ -80,6 +83,7 @@ def project_detail(handler: Base, id: str) -> ProjectDetail:
     return serializers.project_detail(
         queries.listed([project])[0],
         quality_gate.thresholds(project, handler.config.tracker.quality_gate),
+        quarantine_policy.of_project(project, handler.config.tracker.quarantine),
         queries.branches(project.id),
         permissions.role_in(handler.caller.user, project),
     )
@@ -105,6 +109,7 @@ async def change_settings(handler: Base, request: SettingsOfProject) -> object:
         sources.forget_refusal(project.id)
 
     await handler.tracker.run(change)
+    handler.tracker.retention.wake()
     return await answer(handler, lambda: project_detail(handler, request.id))
 
 
@@ -220,6 +225,21 @@ def _read_note(name: str, text: str) -> str | None:
     return text.strip() or None
 
 
+def _read_expiry(name: str, text: str) -> int | None:
+    return read_rfc3339(name, text.strip(), zone_needed=False) if text.strip() else None
+
+
+def _read_issue(name: str, text: str) -> str | None:
+    if not text.strip():
+        return None
+    if len(text) > MAX_URL_CHARACTERS:
+        raise Invalid(f"{name} must have at most {MAX_URL_CHARACTERS} characters")
+    try:
+        return without_login(parsers.url(text.strip()))
+    except parsers.ValidationError as error:
+        raise Invalid(f"{name} {error}") from None
+
+
 @http_message
 class TriageOfTest:
     """The triage status of a test, from a JSON body or a form."""
@@ -242,10 +262,19 @@ class TriageOfTest:
     note: str | None = body(
         "Why", kind=Kind({"type": ["string", "null"], "maxLength": MAX_NOTE_CHARACTERS}, _text_reader(_read_note))
     )
+    expires_at: int | None = body(
+        "When a quarantine ends: a time, or a day",
+        kind=Kind({"type": ["string", "null"], "examples": ["2026-12-24"]}, _text_reader(_read_expiry)),
+    )
+    issue_url: str | None = body(
+        "The issue about it",
+        kind=Kind({"type": ["string", "null"], "maxLength": MAX_URL_CHARACTERS}, _text_reader(_read_issue)),
+    )
 
     def store(self, project: ProjectRow, user: User | None, now: int) -> None:
         by = user.id if user else None
-        flaky.set_triage(project.id, self.class_name, self.name, self.status, self.note, by, now)
+        facts = self.expires_at, self.issue_url
+        flaky.set_triage(project.id, self.class_name, self.name, self.status, self.note, by, now, *facts)
 
 
 @http_message
@@ -262,7 +291,9 @@ async def set_triage(handler: Base, request: NewTriage) -> TriageInfo:
             request.store(visibility.project(user, request.id, "WRITE"), user, now)
 
     await handler.tracker.run(keep)
-    return TriageInfo(request.class_name, request.name, request.status, request.note)
+    handler.tracker.retention.wake()
+    end = Instant(request.expires_at) if request.expires_at and request.status is Triage.QUARANTINED else None
+    return TriageInfo(request.class_name, request.name, request.status, request.note, end, request.issue_url)
 
 
 _EMPTY_SETTINGS = "a JSON object of settings is required"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from handlers.tracker.detail_responses import AttachmentInfo
-from models.config.settings import QualityGate
+from models.config.settings import QualityGate, Quarantine
 from models.json_format import Instant, http_message
 from models.tracker.coverage.file_coverage import FileInfo
 from models.tracker.coverage.patch import PatchFileInfo
@@ -113,6 +113,10 @@ class ForgeInfo:
 class ProjectDetail(ProjectInfo):
     quality_gate: QualityGate
     """The limits that count for this project."""
+    quarantine: Quarantine
+    """The policy that counts for this project."""
+    quarantine_waiting: int
+    """Flaky tests that are not quarantined because `maxPct` of the tests are."""
     branches: Sequence[str]
     role: str | None
     """The caller's role; null without membership, for a public project."""
@@ -379,6 +383,8 @@ class TriageInfo:
     name: str
     status: Triage
     note: str | None
+    expires_at: Instant | None
+    issue_url: str | None
 
 
 @http_message

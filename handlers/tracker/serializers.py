@@ -36,7 +36,7 @@ from handlers.tracker.responses import (
     SecretInfo,
     TestHistory,
 )
-from models.config.settings import QualityGate
+from models.config.settings import QualityGate, Quarantine
 from models.json_format import Instant
 from models.paging import cut, page_after
 from models.tracker.coverage import file_coverage as coverage
@@ -93,12 +93,16 @@ def project_info(listed: Listed) -> ProjectInfo:
     return copied(ProjectInfo, listed.project, run_count=listed.runs, latest_run=newest)
 
 
-def project_detail(listed: Listed, gate: QualityGate, branches: Sequence[str], role: str | None) -> ProjectDetail:
+def project_detail(
+    listed: Listed, gate: QualityGate, policy: Quarantine, branches: Sequence[str], role: str | None
+) -> ProjectDetail:
     project, token_at = listed.project, listed.project.forge_token_at
     return copied(
         ProjectDetail,
         project_info(listed),
         quality_gate=gate,
+        quarantine=policy,
+        quarantine_waiting=project.quarantine_waiting or 0,
         branches=branches,
         role=role,
         forge_repo=project.forge_repo if role else None,

@@ -8,25 +8,29 @@ from typing import Any
 from attrs import evolve
 
 from handlers.base import Base
-from handlers.http.permissions import SIGNED_IN
-from handlers.operations import JsonBody, Operation, is_plain_text, operation_routes
+from handlers.http.permissions import READ, SIGNED_IN
+from handlers.http.serializers import copied
+from handlers.operations import SENT, JsonBody, Operation, is_plain_text, operation_routes
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.base import answer
-from handlers.tracker.lists import ItemList, ListRequest, answer_items, answer_object, list_operation
+from handlers.tracker.lists import EXPORTS, ItemList, ListRequest, answer_items, answer_object, list_operation
 from handlers.tracker.responses import (
     FoundItem,
     FoundTestInfo,
     OwnersInfo,
     ProjectSearchResult,
 )
+from models.accounts import permissions
 from models.errors import Invalid
 from models.inputs import ID, ID_TEXT, Kind, body, choice, free_text, instant, path, query
-from models.json_format import http_message
-from models.paging import cut, decode_cursor, page_after
+from models.json_format import Instant, http_message
+from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import search, visibility
-from models.tracker.failures import clusters, triage
+from models.tracker.failures import clusters, quarantine, triage
 from models.tracker.failures.clusters import ClusterInfo
+from models.tracker.failures.flaky import Triage
+from models.tracker.failures.quarantine import TestChange
 from models.tracker.failures.triage import NewRule, TriageRuleInfo
 from models.tracker.forges import owners
 from models.tracker.forges.owners import OwnerInfo, OwnerRuleInfo
@@ -220,7 +224,99 @@ async def search_project(handler: Base, request: SearchRequest) -> object:
     return await answer_object(handler, request, found, lambda result: result.items, kind, f"project-{id}-search")
 
 
+@http_message
+class QuarantineInfo:
+    """A quarantined test; it counts again at `expiresAt`, null for never.
+
+    `by` is an account, which is named to members only, or `(policy)`.
+    """
+
+    class_name: str
+    name: str
+    reason: str | None
+    expires_at: Instant | None
+    issue_url: str | None
+    owner: str | None
+    by: str | None
+    since: Instant
+
+
+@http_message
+class QuarantineList(LongProjectList):
+    format: str = lists.format_input(
+        "`csv` and `ndjson`: the whole list; `names`: plain text, a class and a name in each line", "names"
+    )
+
+
+def _place_of(info: QuarantineInfo) -> tuple[str, str]:
+    return info.class_name, info.name
+
+
+async def list_quarantine(handler: Base, request: QuarantineList) -> object:
+    user, id = handler.caller.user, request.id
+
+    def rows() -> list[QuarantineInfo]:
+        project = visibility.project(user, id)
+        known, is_member = owners.of_project(project.id), permissions.role_in(user, project) is not None
+        found = quarantine.listing(project.id, is_member)
+        return [copied(QuarantineInfo, one, owner=known.of(one.file, one.class_name)) for one in found]
+
+    if request.format == "names":
+        found = await handler.tracker.run(rows)
+        handler.set_header("Content-Type", "text/plain; charset=utf-8")
+        lines = (" ".join(f"{one.class_name} {one.name}".split()) for one in found)
+        handler.write("".join(f"{line}\n" for line in lines))
+        return SENT
+
+    def page(cursor: str | None, limit: int) -> lists.Page:
+        return page_after(cursor, rows(), limit, _place_of, str, str)
+
+    return await answer_items(handler, request, page, QuarantineInfo, f"project-{id}-quarantine")
+
+
+@http_message
+class QuarantineChange:
+    """A change of the status of a test; `by` is an account (for members), `(policy)` or `(expiry)`."""
+
+    class_name: str
+    name: str
+    status: Triage
+    reason: str | None
+    expires_at: Instant | None
+    issue_url: str | None
+    by: str | None
+    at: Instant
+
+
+async def list_changes(handler: Base, request: ProjectList) -> object:
+    user, id = handler.caller.user, request.id
+
+    def page(cursor: str | None, limit: int) -> lists.Page:
+        before = decode_cursor(cursor, int)[0] if cursor else INT64
+        project = visibility.project(user, id)
+        is_member = permissions.role_in(user, project) is not None
+        found = quarantine.changes_of_project(project.id, before, limit + 1, is_member)
+        shown, next_cursor = cut(found, limit, lambda one: (one.id,))
+        return [_change(one) for one in shown], next_cursor
+
+    return await answer_items(handler, request, page, QuarantineChange, f"project-{id}-quarantine-changes")
+
+
+def _change(one: TestChange) -> QuarantineChange:
+    change = one.change
+    return copied(QuarantineChange, change, class_name=one.class_name, name=one.name, status=Triage(change.status))
+
+
 OPERATIONS = [
+    list_operation(
+        None, "/projects/{id}/quarantine/changes", "List who changed the status of a project's tests, newest first",
+        ProjectList, list_changes, ItemList[QuarantineChange], name="quarantine_changes",
+    ),
+    Operation(
+        None, "GET", "/projects/{id}/quarantine", "List the quarantined tests of a project, with reason and end",
+        QuarantineList, list_quarantine, ItemList[QuarantineInfo], name="quarantine_list", permission=READ,
+        also=EXPORTS | {"text/plain": str}, error_statuses=[404],
+    ),
     list_operation(
         "failure_clusters", "/projects/{id}/clusters", "List the failure clusters of a project, most occurrences first",
         ClusterList, list_clusters, ItemList[ClusterInfo],

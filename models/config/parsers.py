@@ -207,9 +207,9 @@ def time_between(low: float, high: float = MAX_SECONDS) -> Callable[[Seconds], S
 
     def check(length: Seconds) -> Seconds:
         if low > length and high == MAX_SECONDS:
-            raise ValidationError(f"must be {_time(low)} or more", _time(length))
+            raise ValidationError(f"must be {time_text(low)} or more", time_text(length))
         if not low <= length <= high:
-            raise ValidationError(f"is not between {_time(low)} and {_time(high)}", _time(length))
+            raise ValidationError(f"is not between {time_text(low)} and {time_text(high)}", time_text(length))
         return length
 
     return check
@@ -218,7 +218,8 @@ def time_between(low: float, high: float = MAX_SECONDS) -> Callable[[Seconds], S
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A length of time as the configuration has it, such as `14d`."""
     unit, length = next(((unit, n) for unit, n in _UNITS if seconds and seconds % n == 0), ("s", 1))
     return f"{seconds / length:g}{unit}"
 

@@ -313,6 +313,16 @@ class QualityGate:
 
 
 @frozen
+class Quarantine:
+    """When flaky tests are quarantined; `after_flaky` None, or 0 in a project: never."""
+
+    after_flaky: Count | None = None
+    within: Span = Seconds(14 * DAY)
+    expires: Span = Seconds(14 * DAY)
+    max_pct: Percent = 5.0
+
+
+@frozen
 class Runs:
     settle: Span = Seconds(600)
     incomplete_after: Span = Seconds(7200)
@@ -365,6 +375,7 @@ class Forge:
 class Tracker:
     security: TrackerSecurity = TrackerSecurity()
     quality_gate: QualityGate = QualityGate()
+    quarantine: Quarantine = Quarantine()
     runs: Runs = Runs()
     limits: ReportLimits = ReportLimits()
     attachments: Attachments = Attachments()

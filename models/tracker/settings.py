@@ -39,13 +39,13 @@ def _setting(about: str, read: Reader, type: str, **schema: Any) -> Any:
     return body(about, UNSET, kind=kind)
 
 
-def _number(about: str, highest: int = 100) -> Any:
+def _number(about: str, highest: int = 100, lowest: int = 0) -> Any:
     def read(name: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= highest:
-            raise Invalid(f"{name} must be a number from 0 to {highest}, or null")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
+            raise Invalid(f"{name} must be a number from {lowest} to {highest}, or null")
         return float(value)
 
-    return _setting(about, read, "number", minimum=0, maximum=highest)
+    return _setting(about, read, "number", minimum=lowest, maximum=highest)
 
 
 def _count(about: str, highest: int) -> Any:
@@ -146,6 +146,10 @@ class ProjectSettings:
     )
     perf_max_throughput_drop_pct: Any = _number("A larger drop of the throughput fails the gate")
     perf_max_error_pct: Any = _number("More errors of a label fail the gate")
+    quarantine_after_flaky: Any = _count("A test that is flaky on so many commits is quarantined; 0: none", 1000)
+    quarantine_within: Any = _number("In seconds; commits before that do not count", _MAX_CARRY_SECONDS, 60)
+    quarantine_expires: Any = _number("In seconds; how long a flaky test is quarantined", _MAX_CARRY_SECONDS, 60)
+    quarantine_max_pct: Any = _number("No flaky test is quarantined beyond this share of the tests")
     source_mode: Any = _setting("Where source lines come from", _read_source_mode, "string", enum=[*SOURCE_MODES, None])
     forge_repo: Any = _text(
         "The repository on a forge from which source files are read for members", _MAX_URL_CHARACTERS, _repository

@@ -402,6 +402,11 @@ class Project(Table):
     carry_forward_flags = Names(null=True)
     required_flags = Names(null=True)
     fail_on_any_failure = Flag(null=True)
+    quarantine_after_flaky = peewee.IntegerField(null=True)
+    quarantine_within = peewee.FloatField(null=True)
+    quarantine_expires = peewee.FloatField(null=True)
+    quarantine_max_pct = peewee.FloatField(null=True)
+    quarantine_waiting = peewee.IntegerField(null=True)
 
 
 class Run(Table):
@@ -455,3 +460,25 @@ STEPS.append(
 
 STEPS.append(["ALTER TABLE run ADD COLUMN trusted INTEGER NOT NULL DEFAULT 0"])
 """Whether all uploads of the run had a credential of WRITE in the project; runs of earlier versions are not trusted."""
+
+STEPS.append(
+    [
+        "ALTER TABLE mark ADD COLUMN expires_at INTEGER",
+        "ALTER TABLE mark ADD COLUMN issue_url TEXT",
+        "CREATE TABLE mark_change (id INTEGER PRIMARY KEY AUTOINCREMENT,"
+        " project_id INTEGER NOT NULL REFERENCES project ON DELETE CASCADE,"
+        " test_id INTEGER NOT NULL REFERENCES test ON DELETE CASCADE, status TEXT NOT NULL, note TEXT,"
+        " expires_at INTEGER, issue_url TEXT, changed_by TEXT, created_at INTEGER NOT NULL)",
+        "CREATE INDEX mark_change_by_test ON mark_change (project_id, test_id, id)",
+        "CREATE INDEX mark_change_by_project ON mark_change (project_id, id)",
+        "CREATE INDEX mark_change_of_test ON mark_change (test_id)",
+        "CREATE INDEX mark_expiring ON mark (expires_at) WHERE expires_at IS NOT NULL",
+        "ALTER TABLE project ADD COLUMN quarantine_after_flaky INTEGER",
+        "ALTER TABLE project ADD COLUMN quarantine_within REAL",
+        "ALTER TABLE project ADD COLUMN quarantine_expires REAL",
+        "ALTER TABLE project ADD COLUMN quarantine_max_pct REAL",
+        "ALTER TABLE project ADD COLUMN quarantine_waiting INTEGER",
+    ]
+)
+"""`mark_change`: who changed the status of a test, and when. `quarantine_waiting`: how many flaky tests are not
+quarantined because too many are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import peewee
@@ -13,7 +13,7 @@ import peewee
 from models.config.settings import Tracker
 from models.errors import Problem
 from models.tracker import open_projects
-from models.tracker.failures import clusters
+from models.tracker.failures import clusters, quarantine, quarantine_policy
 from models.tracker.files.attachments import hashes_of
 from models.tracker.runs import attempts, retention
 from supervisor.clock import Clock
@@ -25,12 +25,13 @@ _PERIOD_SECONDS = 600.0
 _DELAY_SECONDS = 2.0
 _PAUSE_SECONDS = 0.01
 _MIN_SETTLE_SECONDS = 1.0
+_PAUSE_FACTOR = 20
 
 InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Retention:
-    """Enforces `retain-days` and `retain-runs`, every ten minutes and shortly after each upload."""
+    """Enforces `retain-days`, `retain-runs` and `quarantine`, every ten minutes and shortly after each upload."""
 
     def __init__(self, settings: Tracker, clock: Clock, in_store: InStore, attachments: Attachments) -> None:
         """`in_store` runs a piece of work on the tracker's store, in the worker."""
@@ -42,6 +43,10 @@ class Retention:
         self._upload_stored = asyncio.Event()
         self._orphans = False
         """Whether tests without results may exist."""
+        self._judged: Mapping[int, object] = {}
+        """The states of the projects that the policy of quarantine has judged."""
+        self._judged_until = 0.0
+        """When the policy may be applied again, in seconds of the loop."""
 
     def notice(self, _: object) -> None:
         """Called for each stored upload: its branch may have more runs than it keeps, and it may be pending."""
@@ -49,22 +54,64 @@ class Retention:
         if self._settings.retain_runs:
             self._run_stored.set()
 
+    def wake(self) -> None:
+        """Called when a status or a setting was changed: a quarantine may end earlier, or the policy be another."""
+        self._upload_stored.set()
+
     async def settle(self) -> None:
-        """Closes pending runs when their time is over, for ever."""
+        """Closes pending runs and ends quarantines when their time is over, and quarantines flaky tests, for ever."""
         while True:
             self._upload_stored.clear()
             due: int | None = None
             wait = _PERIOD_SECONDS
             try:
-                due = await self._in_store(lambda: attempts.settle(self._settings.runs, self._clock.now()))
+                due = await self._in_store(self._close_due)
             except (peewee.PeeweeException, Problem) as error:
                 log.warning("the state of runs could not be updated: %s", error)
+            wait = min(wait, await self._quarantine_flaky())
             if due is not None:
                 wait = min(wait, max(_MIN_SETTLE_SECONDS, (due - self._clock.now()) / attempts.MICROSECONDS))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._upload_stored.wait()
                     await asyncio.sleep(_MIN_SETTLE_SECONDS)  # uploads come in groups
+
+    def _close_due(self) -> int | None:
+        """Closes pending runs and ends quarantines; returns when the next one is due."""
+        now = self._clock.now()
+        due = attempts.settle(self._settings.runs, now), quarantine.expire(now)
+        return min((time for time in due if time is not None), default=None)
+
+    async def _quarantine_flaky(self) -> float:
+        """Applies the policy to the projects that have changed since, for a twentieth of the time at most.
+
+        Returns after how many seconds it must be called again.
+        """
+        time, policy = asyncio.get_running_loop().time, self._settings.quarantine
+        begun = time()
+        if begun < self._judged_until:
+            return self._judged_until - begun
+        with self._warned():
+            before, self._judged = self._judged, await self._in_store(lambda: quarantine_policy.states(policy))
+            for id in [id for id, state in self._judged.items() if before.get(id) != state]:
+                with self._warned():
+                    await self._apply(id)
+        self._judged_until = time() + _PAUSE_FACTOR * (time() - begun)
+        return _PERIOD_SECONDS
+
+    async def _apply(self, id: int) -> None:
+        policy = self._settings.quarantine
+        added = await self._in_store(lambda: quarantine_policy.apply(id, policy, self._clock.now()))
+        if added:
+            log.info("%d flaky tests of the project %d were quarantined", added, id)
+
+    @contextlib.contextmanager
+    def _warned(self) -> Iterator[None]:
+        """Logs that the policy could not be applied."""
+        try:
+            yield
+        except (peewee.PeeweeException, Problem) as error:
+            log.warning("flaky tests could not be quarantined: %s", error)
 
     async def watch(self) -> None:
         """Counts the failures of an earlier version, once, then deletes what has expired, for ever."""

@@ -99,7 +99,9 @@ def test_project_has_its_effective_thresholds_and_its_branches(server: Server) -
     for branch in ("main", "b", None, "main"):
         records.create_run(project, branch=branch)
     found = read(server, f"projects/{project.id}")
-    assert set(found) == PROJECT_FIELDS | {"qualityGate", "branches", "role", "forgeRepo", "forgeToken"}
+    assert set(found) == PROJECT_FIELDS | {
+        "qualityGate", "quarantine", "quarantineWaiting", "branches", "role", "forgeRepo", "forgeToken",
+    }  # fmt: skip
     assert found["branches"] == ["b", "main"]
     assert found["role"] is None
     assert found["qualityGate"] == {
@@ -454,7 +456,8 @@ def test_quarantine_changes_the_verdict_at_once(server: Server, project: Project
     body = '{"className":"c.A","name":"a","status":"QUARANTINED","note":" known ","more":1}'
     answer = set_triage_status(server, project, body, admin)
     assert answer.status == 202
-    assert http_checks.json_body(answer) == {"className": "c.A", "name": "a", "status": "QUARANTINED", "note": "known"}
+    known = {"className": "c.A", "name": "a", "status": "QUARANTINED", "note": "known"}
+    assert http_checks.json_body(answer) == known | {"expiresAt": None, "issueUrl": None}
     assert read(server, f"runs/{run.id}/quality-gate")["passed"]
     (listed,) = read(server, f"projects/{project.id}/flaky")
     assert (listed["status"], listed["note"], listed["flaky"], listed["failures"]) == ("QUARANTINED", "known", False, 1)

@@ -164,6 +164,7 @@ class FlakyStatus(Form):
     async def post(self, id: str) -> None:
         triage, now = read(TriageOfTest, {}, {}, self.form()), self.clock.now()
         await self.change(id, "WRITE", lambda project: triage.store(project, self.user, now), "#flaky")
+        self.tracker.retention.wake()
 
 
 class RunDeletion(Form):

@@ -30,12 +30,12 @@ from models.accounts.accounts import User
 from models.config.settings import QualityGate
 from models.errors import NotFound
 from models.inputs import free_text, query, read
-from models.json_format import http_message
+from models.json_format import http_message, rfc3339
 from models.tracker import queries, visibility
 from models.tracker.coverage import file_coverage as coverage
 from models.tracker.coverage import patch
 from models.tracker.coverage.diff import MAX_DIFF_FILES
-from models.tracker.failures import first_failures, flaky, triage
+from models.tracker.failures import first_failures, flaky, quarantine, quarantine_policy, triage
 from models.tracker.failures import run_failures as failures
 from models.tracker.failures.flaky import Triage
 from models.tracker.failures.run_failures import FailureQuery
@@ -56,6 +56,7 @@ _MAX_RESULTS = 100
 _MAX_FILES = 10
 _CHARACTER_WIDTH = 7.5
 _MAX_TITLE = 160
+_DAY = 86_400 * 1_000_000
 _UNITS = (("MB", 1_000_000), ("kB", 1000))
 _PROJECT_SORTS: dict[str, Callable[[ProjectStatus], Any]] = {
     "name": lambda status: status.project.name.lower(),
@@ -235,6 +236,7 @@ class ProjectPage(ReadPage):
         limits = self.thresholds(project)
         shown = queries.listing(project.id, limit, branch=branch, flag=flag)
         (status,) = project_status.of([project], self.config.tracker.quality_gate)
+        policy = quarantine_policy.of_project(project, self.config.tracker.quarantine)
         branches, flags = queries.branches_overview(project.id, limits.base_branch), queries.flags(project.id)
         return {
             "project": project,
@@ -245,6 +247,8 @@ class ProjectPage(ReadPage):
             "rows": self._rows(shown, queries.before_each(shown)),
             "shown": len(shown),
             "tests": [serializers.flaky_info(test) for test in flaky.tests(project.id)],
+            "policy": policy,
+            "policy_text": quarantine_policy.described(policy),
             "writes": permissions.may_write(user, project),
             **self._trend(
                 project,
@@ -317,12 +321,17 @@ class TestPage(ReadPage):
         user = self.caller.user
         project = visibility.project(user, id)
         history = history_of(project, wanted, _MAX_RESULTS, None)
+        test_id = queries.test_id(project.id, wanted.class_name, wanted.name)
+        changes = quarantine.changes(project.id, test_id, permissions.role_in(user, project) is not None)
+        end = changes[0].expires_at if changes else None
         return {
             "project": project,
             "test": history,
             "wanted": wanted,
             "flags": queries.flags(project.id),
-            "note": queries.note_of(project.id, queries.test_id(project.id, wanted.class_name, wanted.name)),
+            "note": queries.note_of(project.id, test_id),
+            "classified": changes,
+            "ends_on": "" if end is None else rfc3339(end + _DAY - 1)[:10],  # not before the end
             "plot": plots.over_time(history.results) if len(history.results) > 1 else None,
             "writes": permissions.may_write(user, project),
         }

@@ -15,11 +15,16 @@ from enum import Enum
 
 from attrs import frozen
 
+from models.errors import Invalid
+from models.tracker.failures import quarantine
 from models.tracker.queries import test_id
 from models.tracker.reports.base import CASE_STATUSES, FAILING, CaseStatus
 from models.tracker.tables import reports
 
 WINDOW = 500
+POLICY_WINDOW = 5_000
+"""Runs that `often` reads, at most."""
+MAX_QUARANTINE = 10 * 365 * 86_400 * 1_000_000
 MAX_TESTS = 500
 MAX_PLATFORM_TESTS = 5_000
 """So many failing tests are looked for on other platforms."""
@@ -29,25 +34,34 @@ _Leg = tuple[str, str | None, str | None]
 
 _LEG = "JOIN report {0}p ON {0}p.id = {0}.report_id LEFT JOIN suite {0}s ON {0}s.id = {0}.suite_id"
 _SAME_LEG = "{0}p.module IS badp.module AND {0}s.name IS bads.name"
-_FOUND = f"""
+_RECENT = """
     WITH recent AS MATERIALIZED (SELECT id, commit_sha, flag, flaky, created_at FROM run WHERE project_id = :project
-        ORDER BY created_at DESC, id DESC LIMIT {WINDOW}),
+        {since} ORDER BY created_at DESC, id DESC LIMIT {window}),
     again AS MATERIALIZED (SELECT commit_sha FROM recent WHERE commit_sha IS NOT NULL
-        GROUP BY commit_sha HAVING count(*) > 1),
-    mixed AS (SELECT DISTINCT bad.test_id, run.commit_sha FROM recent run
-        CROSS JOIN result bad {_LEG.format("bad")}
-        WHERE run.commit_sha IN (SELECT commit_sha FROM again) AND bad.run_id = run.id AND bad.status IN {FAILING}
-        AND EXISTS (SELECT 1 FROM run other CROSS JOIN result good {_LEG.format("good")}
-            WHERE other.project_id = :project AND other.commit_sha = run.commit_sha AND other.id <> run.id
-            AND other.flag = run.flag AND good.test_id = bad.test_id AND good.run_id = other.id AND good.status = 0
-            AND {_SAME_LEG.format("good")} AND NOT EXISTS (SELECT 1 FROM result too {_LEG.format("too")}
-                WHERE too.test_id = bad.test_id AND too.run_id = other.id AND too.status IN {FAILING}
-                AND {_SAME_LEG.format("too")}))),
-    marked AS (SELECT DISTINCT r.test_id FROM recent run CROSS JOIN result r INDEXED BY result_flaky
-        WHERE run.flaky > 0 AND r.run_id = run.id AND r.flaky = 1),
+        GROUP BY commit_sha HAVING count(*) > 1)"""
+_MIXED = f"""
+    FROM recent run CROSS JOIN result bad {_LEG.format("bad")}
+    WHERE run.commit_sha IN (SELECT commit_sha FROM again) AND bad.run_id = run.id AND bad.status IN {FAILING}
+    AND EXISTS (SELECT 1 FROM run other CROSS JOIN result good {_LEG.format("good")}
+        WHERE other.project_id = :project AND other.commit_sha = run.commit_sha AND other.id <> run.id
+        AND other.flag = run.flag AND good.test_id = bad.test_id AND good.run_id = other.id AND good.status = 0
+        AND {_SAME_LEG.format("good")} AND NOT EXISTS (SELECT 1 FROM result too {_LEG.format("too")}
+            WHERE too.test_id = bad.test_id AND too.run_id = other.id AND too.status IN {FAILING}
+            AND {_SAME_LEG.format("too")}))"""  # noqa: S608 (constants)
+_MARKED = """
+    FROM recent run CROSS JOIN result r INDEXED BY result_flaky
+    WHERE run.flaky > 0 AND r.run_id = run.id AND r.flaky = 1"""
+_FOUND = f"""{_RECENT.format(since="", window=WINDOW)},
+    mixed AS (SELECT DISTINCT bad.test_id, run.commit_sha {_MIXED}),
+    marked AS (SELECT DISTINCT r.test_id {_MARKED}),
     found AS MATERIALIZED (SELECT test_id, count(commit_sha) AS commits FROM
         (SELECT test_id, commit_sha FROM mixed UNION ALL SELECT test_id, NULL FROM marked) AS each
-        GROUP BY test_id)"""  # noqa: S608
+        GROUP BY test_id)"""  # noqa: S608 (constants)
+_OFTEN = f"""{_RECENT.format(since="AND created_at >= :since AND head_repo IS NULL", window=POLICY_WINDOW)},
+    seen AS (SELECT bad.test_id, run.commit_sha AS place, run.created_at AS at {_MIXED}
+        UNION ALL SELECT r.test_id, coalesce(run.commit_sha, CAST(run.id AS TEXT)), run.created_at {_MARKED})
+    SELECT test_id, count(DISTINCT place), max(at) FROM seen GROUP BY test_id HAVING count(DISTINCT place) >= :least
+    ORDER BY count(DISTINCT place) DESC, test_id"""  # noqa: S608 (constants)
 _COUNT = f"{_FOUND} SELECT count(*) FROM found"  # noqa: S608 (constants)
 _LIST = f"""{_FOUND},
     shown AS MATERIALIZED (SELECT test_id, commits FROM found UNION ALL SELECT test_id, NULL FROM mark
@@ -77,9 +91,12 @@ _LEGS = f"""
     JOIN result r ON r.test_id = n.test_id AND r.run_id = run.id AND r.status <> {SKIPPED} {_LEG.format("r")}
     GROUP BY r.test_id, run.flag, rp.module, rs.name"""  # noqa: S608 (constants)
 _MARK = """
-    INSERT INTO mark (project_id, test_id, status, note, account_id, created_at) VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO mark (project_id, test_id, status, note, account_id, created_at, expires_at, issue_url)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (project_id, test_id) DO UPDATE SET status = excluded.status, note = excluded.note,
-    account_id = excluded.account_id, created_at = excluded.created_at"""
+    account_id = excluded.account_id, created_at = excluded.created_at, expires_at = excluded.expires_at,
+    issue_url = excluded.issue_url"""
+_USERNAME = "SELECT username FROM account WHERE id = ?"
 
 
 class Triage(Enum):
@@ -113,6 +130,24 @@ class FlakyTest:
 def count(project_id: int) -> int:
     """How many tests of a project are flaky."""
     return int(reports.execute_sql(_COUNT, {"project": project_id}).fetchone()[0])
+
+
+@frozen
+class OftenFlaky:
+    """A test and the commits on which it was flaky; a run without a commit counts as one. `last` is the newest run."""
+
+    test: int
+    commits: int
+    last: int
+
+
+def often(project_id: int, since: int, least: int) -> Sequence[OftenFlaky]:
+    """The tests that were flaky on `least` commits or more in runs since a time, those with the most commits first.
+
+    Runs of forks do not count.
+    """
+    rows = reports.execute_sql(_OFTEN, {"project": project_id, "since": since, "least": least})
+    return [OftenFlaky(*row) for row in rows]
 
 
 def tests(project_id: int) -> Sequence[FlakyTest]:
@@ -157,12 +192,28 @@ def place(test: FlakyTest) -> tuple[int, int, str, str]:
 
 
 def set_triage(
-    project_id: int, class_name: str, name: str, status: Triage, note: str | None, by: int | None, at: int
+    project_id: int,
+    class_name: str,
+    name: str,
+    status: Triage,
+    note: str | None,
+    by: int | None,
+    at: int,
+    expires_at: int | None = None,
+    issue_url: str | None = None,
 ) -> None:
-    """Sets the triage status and note of a test, on behalf of the account `by`. Raises `NotFound`."""
+    """Sets the triage status and note of a test, on behalf of the account `by`. Raises `NotFound`, `Invalid`.
+
+    `expires_at` is when a quarantine ends, at most ten years later.
+    """
+    if expires_at is not None and not at < expires_at <= at + MAX_QUARANTINE:
+        raise Invalid("expiresAt must be in the future, within ten years")
+    expires_at = expires_at if status is Triage.QUARANTINED else None
     with reports.atomic():
         test = test_id(project_id, class_name, name)
-        reports.execute_sql(_MARK, (project_id, test, status.value, note, by, at))
+        reports.execute_sql(_MARK, (project_id, test, status.value, note, by, at, expires_at, issue_url))
+        row = reports.execute_sql(_USERNAME, (by,)).fetchone()
+        quarantine.record(project_id, test, row and row[0])
 
 
 def triage(project_id: int, test: int) -> Triage:
