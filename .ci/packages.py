@@ -22,6 +22,7 @@ from bare import mirror
 ROOT = Path(__file__).resolve().parent.parent
 RELEASES = ("bookworm", "trixie")
 
+# All of its paths are those of the fresh Debian.
 PACKAGE = """
 find / -xdev -not -path '/proc/*' -not -path '/var/lib/dpkg/*' -not -path '/var/log/*' | sort > /tmp/before
 dpkg --install /pilothouse.deb
