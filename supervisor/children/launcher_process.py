@@ -12,6 +12,7 @@ import _blake2
 import _socket
 import array
 import ctypes
+import errno
 import gc
 import marshal
 import os
@@ -37,6 +38,10 @@ MAX_DESCRIPTORS = 8
 _CLONE_PARENT, _CLONE_INTO_CGROUP, _CLONE3_NUMBER = 0x8000, 0x200000000, 435
 _CLONE_ARGUMENTS = struct.Struct("11Q")
 _CLONE_NUMBERS = {"x86_64": 56, "i686": 120, "armv7l": 120, "aarch64": 220, "riscv64": 220, "ppc64le": 120}
+_UNSUPPORTED = frozenset({errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG})
+"""What `clone3` returns where a filter of system calls forbids it, or the kernel is older than its flag."""
+_OUT_OF_RESOURCES = frozenset({errno.EAGAIN, errno.ENOMEM})
+"""A limit of the group, too: it holds outside of the group as well."""
 _SHEBANG_BYTES = 256
 _BINFMT = "/proc/sys/fs/binfmt_misc"
 _LIMITS = {"locks": 10} | {
@@ -49,8 +54,8 @@ def serve(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     requests = _socket.socket(fileno=descriptor)
     _prepare_signals()
-    (clone, clone_into), space = _cloners(), _socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
-    can_clone_into: bool | None = None
+    clone, clone_into = _cloners()
+    groups, space = _Groups(clone_into), _socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
     gc.disable()
     gc.freeze()
     while True:
@@ -64,11 +69,9 @@ def serve(descriptor: int) -> None:
         for _, _, data in parts:
             given.frombytes(data)
         group = given.pop() if message == GROUPED else None
-        if group is not None and can_clone_into is None:
-            can_clone_into = _survives(clone_into(group, False))
-        pid = -1 if group is None or not can_clone_into else clone_into(group, True)
+        pid = -errno.ENOSYS if group is None else groups.clone(group)
         is_grouped = pid >= 0
-        if pid < 0:
+        if pid < 0 and -pid not in _OUT_OF_RESOURCES:
             pid = clone()
         if pid == 0:
             _run(requests, list(given), None if is_grouped else group)
@@ -90,11 +93,29 @@ def _prepare_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+class _Groups:
+    """Forks processes that are in a control group from their beginning, where that is possible."""
+
+    def __init__(self, clone_into: Callable[[int, bool], int]) -> None:
+        self._clone_into = clone_into
+        self._is_possible: bool | None = None
+
+    def clone(self, group: int) -> int:
+        """Returns as fork does, or a negative errno. The first try is not the server's child, and ends at once."""
+        if self._is_possible is None:
+            pid = self._clone_into(group, False)
+            if pid < 0:  # an error of this group, or a want of resources, says nothing of the next try
+                self._is_possible = False if -pid in _UNSUPPORTED else None
+                return pid
+            self._is_possible = _survives(pid)
+        return self._clone_into(group, True) if self._is_possible else -errno.ENOSYS
+
+
 def _survives(pid: int) -> bool:
     """Whether a clone lives. Where the server's own control group was killed before, kernels kill it (`Cgroups`)."""
     if pid == 0:
         os._exit(0)
-    return pid > 0 and os.waitpid(pid, 0)[1] == 0
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def _cloners() -> tuple[Callable[[], int], Callable[[int, bool], int]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import changed_constants
 import pytest
@@ -193,6 +196,67 @@ def test_child_joins_its_group_where_clone3_is_forbidden(monkeypatch: pytest.Mon
     groups.close()
     assert Cgroups.folder("web") in found
     assert is_grouped
+
+
+async def replies(children: Children, groups: Sequence[str | None]) -> list[bool]:
+    """Spawns a child in each of these groups; returns whether each was in it from its beginning."""
+    launch, found = children.launcher.launch, list[bool]()
+
+    def noted(*arguments: Any) -> tuple[int, bool, int]:
+        pid, is_grouped, status = launch(*arguments)
+        found.append(is_grouped)
+        return pid, is_grouped, status
+
+    with patch.object(children.launcher, "launch", noted):
+        for group in groups:
+            child = children.spawn(Launch(["true"], {"PATH": os.environ["PATH"]}, control_group=group))
+            ended = asyncio.get_running_loop().create_future()
+            children.watch(child, ended.set_result)
+            await ended
+    return found
+
+
+def test_group_that_was_removed_leaves_the_next_children_in_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Cgroups.open("removed")
+    gone, kept = groups.prepare("gone"), groups.prepare("kept")
+    assert gone is not None
+    opened = launcher._open_group
+
+    def removed(group: str | None, files: contextlib.ExitStack) -> int | None:
+        folder = opened(group, files)
+        if group == gone:
+            Path(gone).rmdir()
+        return folder
+
+    monkeypatch.setattr(launcher, "_open_group", removed)
+
+    async def spawned() -> list[bool]:
+        children = Children()
+        try:
+            return await replies(children, [gone, kept])
+        finally:
+            children.close()
+
+    assert asyncio.run(spawned()) == [False, True]
+    groups.close()
+
+
+def test_limit_of_processes_of_a_group_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EAGAIN is returned here by the program: the controller `pids` is rarely there."""
+    full = "program._cloners = lambda of=program._cloners: (of()[0], lambda group, for_parent: -11); program.main()"
+    monkeypatch.setattr(launcher, "_PROGRAM", WITHOUT_CLONE3.replace("program.main()", full))
+    groups = Cgroups.open("full")
+
+    async def spawned() -> None:
+        children = Children()
+        try:
+            with pytest.raises(BlockingIOError):
+                await replies(children, [groups.prepare("web")])
+        finally:
+            children.close()
+
+    asyncio.run(spawned())
+    groups.close()
 
 
 def test_process_in_a_unit_that_forbids_clone3_is_stopped_at_once(serve: Serve, file: Path) -> None:
