@@ -2,7 +2,7 @@
 
 A tag is a hint, which anybody can copy. It counts with a proof only: a keyed hash over boot, tag, pid and start, which
 is made when the child is started. What inherits a proof has a genuine tag; the child itself also has that pid and start
-and leads the session of that pid.
+and leads the session of that pid. A process that has copied both is found by its session: no process can join one.
 """
 
 from __future__ import annotations
@@ -74,15 +74,32 @@ def tagged_process(
     generation, _, name = tag.partition(":")
     number = _number(generation)
     given = _value(variables, f"{PROOF_VARIABLE}=") or ""
-    is_ours = _is_proof(given, key, f"{server_id}:{tag}") if key else uid == os.geteuid()
+    is_genuine = _is_proof(given, key, f"{server_id}:{tag}") if key else uid == os.geteuid()
     is_child = not key or given.startswith(f"{pid}:{facts[3]}:")
-    if not is_ours or number is None:
+    if is_genuine and key and facts[2] != pid and facts[1] != os.getpid():
+        is_genuine = not _is_foreign(facts[2], server_id, given, key)
+    if not is_genuine or number is None:
         if on_forged is not None:
             on_forged(pid, uid, name)
         return None
     fingerprint = _value(variables, f"{FINGERPRINT_VARIABLE}=") or ""
     identity = Identity(pid, facts[3], boot_id())
     return TaggedProcess(name, number, identity, facts[2] == pid and is_child, fingerprint, uid)
+
+
+def _is_foreign(session: int, server_id: str, given: str, key: bytes) -> bool:
+    """Whether a session was made neither by the child with that proof nor by a process with a genuine tag."""
+    facts = stat(session)
+    if facts is None or not is_running(session, facts[0]):
+        return session == 0  # of another pid namespace; else who made it has ended
+    if given.startswith(f"{session}:{facts[3]}:"):
+        return False
+    try:
+        variables = proc.environment(session).split(b"\0")
+    except OSError:
+        return True
+    tag = _value(variables, f"{TAG_VARIABLE}={server_id}:")
+    return tag is None or not _is_proof(_value(variables, f"{PROOF_VARIABLE}=") or "", key, f"{server_id}:{tag}")
 
 
 def _number(text: str) -> int | None:

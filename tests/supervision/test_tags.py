@@ -18,7 +18,7 @@ from requirements import ROOT_USER
 from models.supervision.process import Status
 from supervisor.children import tags
 from supervisor.children.launcher_process import proof as proof_of
-from supervisor.children.proc import boot_id
+from supervisor.children.proc import boot_id, stat
 
 NOBODY = 65534
 KEY = b"0123456789abcdef" * 2
@@ -93,6 +93,70 @@ def test_process_with_a_forged_tag_is_not_adopted(serve: Serve, forge: Forge, us
     assert "process.tag_ignored" in [one["name"] for one in server.get("/api/v1/processes/notices").json["content"]]
     assert server.do("start", "web").status == 200
     assert variables_of(server.info("web")["pid"])[tags.TAG_VARIABLE].split(":")[1] == "2"
+
+
+IN_A_SESSION = "sleep 1000 & echo $! > {file}.new; mv {file}.new {file}; {then}"
+"""A shell that leads a session starts a process in it."""
+
+
+def pid_in(file: Path) -> int:
+    wait_for(file.exists)
+    return int(file.read_text())
+
+
+@pytest.mark.needs(ROOT_USER)
+def test_copy_of_a_tag_in_a_session_of_others_is_ignored(serve: Serve, tmp_path: Path) -> None:
+    """A user of the process can read its tag and proof, and give them to what runs in a session of another service."""
+    server = serve({"web": {"command": "sleep 1000", "user": "nobody"}})
+    assert server.do("start", "web").status == 200
+    genuine = variables_of(server.info("web")["pid"])
+    copied = " ".join(f"{name}={genuine[name]}" for name in (tags.TAG_VARIABLE, tags.PROOF_VARIABLE))
+    script = f"env {copied} {IN_A_SESSION.format(file=tmp_path / 'pid', then='wait')}"
+    with subprocess.Popen(["sh", "-c", script], start_new_session=True) as leader:
+        try:
+            pid = pid_in(tmp_path / "pid")
+            wait_for(lambda: tags.TAG_VARIABLE in variables_of(pid))
+            os.kill(server.info("web")["pid"], signal.SIGKILL)
+            server.until("web", "aborted", "failed")
+            server.kill()
+            server.start()
+            notices = server.get("/api/v1/processes/notices").json["content"]
+            ignored = [one["message"] for one in notices if one["name"] == "process.tag_ignored"]
+            assert [message.endswith(f": pid {pid}") for message in ignored] == [True]
+            assert server.do("start", "web").status == 200
+            assert server.stop() == 0
+            assert is_alive(pid)
+        finally:
+            os.killpg(leader.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("then", ["wait", "exit", "exec env -i sleep 1000"])
+def test_tag_counts_in_a_session_of_a_tagged_process(tmp_path: Path, then: str) -> None:
+    """As of a daemon; who made the session may have ended, or is the child itself and has cleared its environment."""
+    inner = IN_A_SESSION.format(file=tmp_path / "pid", then=then)
+    script = f"read proof; export {tags.PROOF_VARIABLE}=$proof; exec sh -c '{inner}'"
+    environ = {"PATH": os.environ["PATH"], tags.TAG_VARIABLE: "id:3:web"}
+    leader = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True, env=environ)
+    try:
+        facts = stat(leader.pid)
+        assert facts is not None
+        is_child = then.startswith("exec")
+        proof = proof_of(KEY, boot_id().encode(), b"id:3:web", *((leader.pid, facts[3]) if is_child else (0, 0)))
+        assert leader.stdin is not None
+        leader.stdin.write(proof + b"\n")
+        leader.stdin.close()
+        pid = pid_in(tmp_path / "pid")
+        wait_for(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+        if then == "exit":
+            leader.wait()
+        if is_child:
+            wait_for(lambda: Path(f"/proc/{leader.pid}/comm").read_text() == "sleep\n" and not variables_of(leader.pid))
+        found = tags.tagged_process("id", pid, KEY)
+        assert found is not None
+        assert not found.leads_session
+    finally:
+        os.killpg(leader.pid, signal.SIGKILL)
+        leader.wait()
 
 
 @pytest.mark.needs(ROOT_USER)
