@@ -306,7 +306,7 @@ def test_follower_gets_the_last_lines_and_then_added_lines(tmp_path: Path) -> No
 def test_follower_continues_when_descriptors_are_available_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    path, opened, attempts = tmp_path / "log", log_access.opened, 0
+    path, attempts = tmp_path / "log", 0
     path.write_bytes(b"first\n")
 
     def none_free(path: Path) -> Any:
@@ -316,10 +316,12 @@ def test_follower_continues_when_descriptors_are_available_again(
 
     async def exhausted() -> None:
         monkeypatch.setattr(log_files, "opened", none_free)
+        monkeypatch.setattr(log_files, "log_place", none_free)
         before = attempts
         while attempts < before + 3:
             await asyncio.sleep(0.001)
-        monkeypatch.setattr(log_files, "opened", opened)
+        monkeypatch.setattr(log_files, "opened", log_access.opened)
+        monkeypatch.setattr(log_files, "log_place", log_access.log_place)
 
     async def work() -> None:
         logs = Logs(lambda: [LogFile(str(path), 1, 3)])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +14,10 @@ import pytest
 
 from models.errors import Invalid
 from models.supervision.log_marks import LogMark
+from supervisor.processes.logs import access as log_access
+from supervisor.processes.logs import files as log_files
 from supervisor.processes.logs import follower as log_follower
+from supervisor.processes.logs import rotation as log_rotation
 from supervisor.processes.logs.files import LogFile, Logs
 from supervisor.processes.logs.follower import MAX_CHUNK_BYTES, Beginning, Chunk, Follower
 from supervisor.processes.logs.places import read_cursor
@@ -241,6 +246,34 @@ def test_link_far_before_the_end_gets_its_context_and_the_number_of_later_lines(
         assert rest.after == near.cursor
 
     run(work())
+
+
+def test_no_file_is_looked_up_on_the_event_loop(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that does not answer holds a thread, not the loop."""
+    on_loop = list[str]()
+
+    def noted(path: Path | str) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            on_loop.append(str(path))
+        return log_access.log_place(path)
+
+    async def work() -> None:
+        source.write(b"one\n")
+        async with aclosing(source.follower().chunks()) as chunks:
+            _, first = await until(chunks, b"one\n")
+            source.write(b"two\n")
+            await source.files.rotate()
+            await until(chunks, b"two\n")
+        assert first.cursor is not None
+        former = read_cursor(f"00000000.0.{first.cursor.offset}.0")
+        async with aclosing(source.follower(after=former).chunks()) as chunks:
+            await until(chunks, b"two\n")
+        assert [piece async for piece in source.files.content(source.file, True)] == [b"one\ntwo\n"]
+
+    for module in (log_files, log_rotation):
+        monkeypatch.setattr(module, "log_place", noted)
+    run(work())
+    assert on_loop == []
 
 
 @pytest.mark.parametrize(

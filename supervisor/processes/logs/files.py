@@ -240,8 +240,11 @@ class Logs:
 
     async def content(self, file: LogFile, with_backups: bool) -> AsyncIterator[bytes]:
         """A whole file as it is now, its backups before it, in pieces. A rotation meanwhile changes nothing."""
-        place, rotations = self._oldest(file, with_backups), self.rotations(file.path)
-        end = _size(Path(file.path))
+        async with self._rotation_lock:
+            backups = await asyncio.to_thread(_backups, file) if with_backups else []
+            end = await asyncio.to_thread(size_of, file.path)
+            rotations = self.rotations(file.path)
+            place = Position(self._contents_of(file).oldest(sum(1 for inode, _ in backups if inode)), 0)
         while place.rotations < rotations or (place.rotations == rotations and place.at < end):
             piece = await self.read_on(file.path, place)
             is_last = place.rotations >= rotations and (place.rotations > rotations or place.at >= end)
@@ -251,29 +254,29 @@ class Logs:
             if not piece:
                 return
 
-    def _oldest(self, file: LogFile, with_backups: bool) -> Position:
-        """The beginning of a file, or of its oldest backup."""
-        numbers = range(1, file.backups + 1) if with_backups else ()
-        kept = sum(1 for number in numbers if _inode(backup(Path(file.path), number)))
-        return Position(self._contents_of(file).oldest(kept), 0)
-
     def resume(self, file: LogFile, stored: tuple[int, int] | None) -> Position:
         """Where to go on reading a file: at a place as `mark` returned it, or without one at its present end."""
-        path, contents = file.path, self._contents_of(file)
+        contents = self._contents_of(file)
         if stored is None:
-            end = _size(Path(path))
+            end = size_of(file.path)
             return Position(contents.number, end, contents.start + end)
+        return self._resumed(file, stored, _backups(file))
+
+    def _resumed(self, file: LogFile, stored: tuple[int, int], backups: Sequence[tuple[int, int]]) -> Position:
+        contents = self._contents_of(file)
         if not contents.number:
-            contents.measure([_size(backup(Path(path), number)) for number in range(1, file.backups + 1)])
-        place = Position(contents.of_former_run(_rotations_since(file, stored[1])), stored[0])
+            contents.measure([size for _, size in backups])
+        place = Position(contents.of_former_run(_rotations_since(backups, stored[1])), stored[0])
         start = contents.start_of(place.rotations)
         place.total = None if start is None else start + place.at
         return place
 
-    def place_of(self, file: LogFile, cursor: Cursor) -> Position:
+    async def place_of(self, file: LogFile, cursor: Cursor) -> Position:
         """The place that a cursor names."""
         if cursor.run_id != self.run_id:
-            return self.resume(file, (cursor.offset, cursor.inode))
+            async with self._rotation_lock:
+                backups = await asyncio.to_thread(_backups, file)
+                return self._resumed(file, (cursor.offset, cursor.inode), backups)
         return Position(min(cursor.rotation, self._contents_of(file).number), cursor.offset)
 
     async def mark(self, path: str, place: Position, offset: int) -> tuple[int, int]:
@@ -284,7 +287,7 @@ class Logs:
                 if contents.is_rotated_away(rotations):
                     return offset, 0
                 number, offset = contents.backup_of(contents.next_to(rotations)) or 0, 0
-            return offset, _inode(backup(Path(path), number + 1))
+            return offset, await asyncio.to_thread(_inode, backup(Path(path), number + 1))
 
     async def read_on(self, path: str, place: Position) -> bytes:
         """What was added since that place, a piece of it; the place moves on."""
@@ -297,11 +300,9 @@ class Logs:
                     break
                 _begin_next(contents, place)
             else:
-                size = _size(Path(path))
-                if size < place.at:  # emptied by another program
+                added, is_emptied = await asyncio.to_thread(_read_added, Path(path), place.at)
+                if is_emptied:
                     place.at, place.total = 0, contents.start
-                if size > place.at:
-                    added = await asyncio.to_thread(_read, Path(path), place.at)
             place.at += len(added)
             place.total = None if place.total is None else place.total + len(added)
             return added
@@ -331,10 +332,16 @@ def _inode(path: Path) -> int:
     return 0 if facts is None else facts.st_ino
 
 
-def _rotations_since(file: LogFile, inode: int) -> int:
-    """How often a file was rotated since its newest backup (0: there was none) had that inode."""
-    numbers = (n for n in range(1, file.backups + 1) if _inode(backup(Path(file.path), n)) == inode)
-    return next(numbers, file.backups + 2) - 1 if file.backups else 0
+def _backups(file: LogFile) -> list[tuple[int, int]]:
+    """The inode and the size of each backup that a file may have, the newest first; zeros where there is none."""
+    found = [_facts(backup(Path(file.path), number)) for number in range(1, file.backups + 1)]
+    return [(0, 0) if facts is None else (facts.st_ino, facts.st_size) for facts in found]
+
+
+def _rotations_since(backups: Sequence[tuple[int, int]], inode: int) -> int:
+    """How often a file with these backups was rotated since the newest (0: there was none) had that inode."""
+    numbers = (number for number, (found, _) in enumerate(backups) if found == inode)
+    return next(numbers, len(backups) + 1) if backups else 0
 
 
 def _facts(path: Path) -> os.stat_result | None:
@@ -366,6 +373,23 @@ def _read(path: Path, at: int) -> bytes:
         if error.errno in _OUT_OF_RESOURCES:
             raise  # the text is there: it must not be passed over
         return b""
+
+
+def _read_added(path: Path, at: int) -> tuple[bytes, bool]:
+    """A piece of what follows an offset, and whether the file is shorter: it was emptied and is read from 0.
+
+    Raises `OSError` where no descriptor is free.
+    """
+    try:
+        with log_place(path) as place:
+            facts = place.stat()
+        size = facts.st_size if stat.S_ISREG(facts.st_mode) else 0
+    except OSError as error:
+        if error.errno in _OUT_OF_RESOURCES:
+            raise  # else it would be read from its beginning again
+        size = 0
+    is_emptied = size < at
+    return _read(path, 0 if is_emptied else at) if is_emptied or size > at else b"", is_emptied
 
 
 async def unless_out_of_resources(read: Awaitable[_Result]) -> _Result | None:

@@ -130,7 +130,7 @@ class Follower:
         files, path, beginning = self._logs.files, self._file.path, self._beginning
         text, after = b"", beginning.after
         if after is not None:
-            self._place = files.place_of(self._file, after)
+            self._place = await files.place_of(self._file, after)
         elif beginning.at is not None:
             self._place = await files.begin_at(path, max(0, beginning.at - _CONTEXT_BYTES))
             self._kept_until = beginning.at + MAX_CHUNK_BYTES

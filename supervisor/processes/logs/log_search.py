@@ -59,7 +59,7 @@ class LogSearch:
         is_end = cursor is None
         cursor = cursor or await self._end(file)
         files = self._logs.files
-        place = files.place_of(file, cursor)
+        place = await files.place_of(file, cursor)
         start = max(0, place.at - MAX_CHUNK_BYTES)
         text = await files.between(file.path, place.rotations, start, place.at)
         if len(text) < place.at - start:
@@ -78,7 +78,7 @@ class LogSearch:
         What a rotation empties meanwhile is searched once more, in its backup.
         """
         files = self._logs.files
-        place = files.place_of(file, before or await self._end(file))
+        place = await files.place_of(file, before or await self._end(file))
         while True:
             present = files.rotations(file.path)
             try:

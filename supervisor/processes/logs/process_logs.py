@@ -19,7 +19,7 @@ from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.history import off_loop
 from supervisor.processes.logs.access import rights
-from supervisor.processes.logs.files import LogFile, Logs, log_sizes
+from supervisor.processes.logs.files import LogFile, Logs, size_of
 from supervisor.processes.logs.growth import LogGrowth
 from supervisor.processes.notices import Notices
 from supervisor.processes.process.context import identity_of
@@ -105,11 +105,13 @@ class ProcessLogs:
 
     async def marks(self, path: str) -> list[LogMark]:
         """The marks of a file as it is now. Raises `TimedOut`."""
-        await self._event_writer.stored_soon()
-        rotation = self.files.rotations(path)
-        found = await off_loop(lambda: log_marks.of_file(path, rotation))
-        size = log_sizes([LogFile(path, 0, 0)]).get(path, 0)
-        return [mark for mark in found if mark.position <= size]  # another program may have truncated it
+        while True:
+            rotation = self.files.rotations(path)
+            await self._event_writer.stored_soon()
+            found = await off_loop(lambda: log_marks.of_file(path, rotation))  # noqa: B023 (awaited here)
+            size = await asyncio.to_thread(size_of, path)
+            if rotation == self.files.rotations(path):  # else these may be of two contents
+                return [mark for mark in found if mark.position <= size]  # another program may have truncated it
 
     def keep_for_now(self, names: Iterable[str]) -> None:
         """These processes are no longer configured: the captured logs are kept for some time from now."""
