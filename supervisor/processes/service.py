@@ -70,7 +70,9 @@ class Supervision:
         self.process_logs = ProcessLogs(self.fleet, config.server, clock, self.notices, self.event_writer)
         self.logs = self.process_logs.files
         self.context.on_logs_opened = self.process_logs.on_opened
-        self.context.on_log_marks = self.process_logs.on_marks
+        self.context.log_sizes = self.process_logs.sizes
+        self.context.on_start = self.process_logs.on_start
+        self.context.on_exit = self.process_logs.on_exit
         self.process_logs.take_over(settings.processes)
         self.meter = Meter(clock)
         self.metrics = MetricsHistory(self.fleet, self.meter, clock, lambda: self.settings.metrics)
@@ -130,6 +132,7 @@ class Supervision:
         """Writes what is not stored yet, until the monotonic time `end`."""
         if self.event_writer.failing:
             await self.logs.rotate()  # on a full disk this makes room
+        await self.process_logs.settle(seconds_until(end))
         if not await self.event_writer.stored_within(seconds_until(end)):
             log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)
         await self.metrics.close(seconds_until(end))

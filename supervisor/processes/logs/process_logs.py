@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.history import off_loop
 from supervisor.processes.logs.access import rights
-from supervisor.processes.logs.files import LogFile, Logs, size_of
+from supervisor.processes.logs.files import LogFile, Logs, log_sizes, size_of
 from supervisor.processes.logs.growth import LogGrowth
 from supervisor.processes.notices import Notices
 from supervisor.processes.process.context import identity_of
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("logs")
 
+_MEASURE_SECONDS, _SETTLE_SECONDS = 5.0, 1.0
+
 
 class ProcessLogs:
     def __init__(self, fleet: Fleet, server: Server, clock: Clock, notices: Notices, event_writer: EventWriter) -> None:
@@ -39,6 +42,8 @@ class ProcessLogs:
         self.new_marks: PubSub[LogMark] = PubSub()
         self._event_writer = event_writer
         self._last_mark = log_marks.last_id()
+        self._measuring: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._exits: dict[asyncio.Task[None], set[str]] = {}
         self.growth = LogGrowth(self.files)
         self.forwarder: LogForwarder | None = None
         self._fleet = fleet
@@ -83,15 +88,42 @@ class ProcessLogs:
         if self.forwarder is not None:
             self.forwarder.opened(file.path for file in opened)
 
-    def on_marks(self, sizes: Mapping[str, int], record: Record, is_exit: bool) -> None:
-        """A process has started, or ended, when its log files had these sizes."""
+    async def sizes(self, name: str, files: Sequence[LogFile]) -> Mapping[str, int]:
+        """The sizes of log files of a process, measured in a thread, in the order of the calls; empty if that hangs."""
+        if not files:
+            return {}
+        try:
+            async with asyncio.timeout(_MEASURE_SECONDS), self._measuring[name]:
+                return await asyncio.to_thread(log_sizes, files)
+        except TimeoutError:
+            log.warning("%s: its log files cannot be looked up: the file system does not answer", name)
+            return {}
+
+    def on_start(self, sizes: Mapping[str, int], record: Record) -> None:
+        """A process has started when its log files had these sizes."""
+        self._mark(sizes, record, self._clock.now(), is_exit=False)
+
+    def on_exit(self, files: Sequence[LogFile], record: Record) -> None:
+        """A process that has these log files has ended: they are measured in a moment."""
+        task = asyncio.get_running_loop().create_task(self._mark_exit(files, record, self._clock.now()))
+        self._exits[task] = {file.path for file in files}
+        task.add_done_callback(self._exits.pop)
+
+    async def _mark_exit(self, files: Sequence[LogFile], record: Record, now: int) -> None:
+        self._mark(await self.sizes(record.name, files), record, now, is_exit=True)
+
+    def _mark(self, sizes: Mapping[str, int], record: Record, now: int, is_exit: bool) -> None:
         for path, size in sizes.items():
             self._last_mark += 1
-            now, code = self._clock.now(), record.exit_code if is_exit else None
-            rotation = self.files.rotations(path)
+            code, rotation = record.exit_code if is_exit else None, self.files.rotations(path)
             mark = LogMark(self._last_mark, path, record.name, size, now, record.pid, code, is_exit, rotation)
             self._event_writer.note_log_mark(mark)
             self.new_marks.publish(mark)
+
+    async def settle(self, seconds: float, path: str | None = None) -> None:
+        """Waits until the exits so far are marked, in one file or in all, at most so long."""
+        if exits := {task for task, paths in self._exits.items() if path is None or path in paths}:
+            await asyncio.wait(exits, timeout=max(0.0, seconds))
 
     def _on_rotation(self) -> Callable[[Iterable[str]], None]:
         """A rotation begins. The marks made until now go with what is rotated away."""
@@ -107,6 +139,7 @@ class ProcessLogs:
         """The marks of a file as it is now. Raises `TimedOut`."""
         while True:
             rotation = self.files.rotations(path)
+            await self.settle(_SETTLE_SECONDS, path)
             await self._event_writer.stored_soon()
             found = await off_loop(lambda: log_marks.of_file(path, rotation))  # noqa: B023 (awaited here)
             size = await asyncio.to_thread(size_of, path)

@@ -8,7 +8,7 @@ import grp
 import logging
 import os
 import pwd
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from attrs import Factory, define
 
@@ -34,6 +34,10 @@ log = logging.getLogger("supervision")
 _NO_USER = 65534
 
 
+async def _no_sizes(name: str, files: Sequence[LogFile]) -> Mapping[str, int]:
+    return {}
+
+
 @define
 class SupervisionContext:
     clock: Clock
@@ -50,8 +54,12 @@ class SupervisionContext:
     spawn_lock: YieldingLock = Factory(YieldingLock)
     on_logs_opened: Callable[[Iterable[LogFile]], None] = lambda files: None
     """Called with the log files of a process that was spawned."""
-    on_log_marks: Callable[[Mapping[str, int], Record, bool], None] = lambda sizes, record, is_exit: None
-    """Called with the sizes of the log files when a process started or (True) ended."""
+    log_sizes: Callable[[str, Sequence[LogFile]], Awaitable[Mapping[str, int]]] = _no_sizes
+    """Returns the sizes of the log files of a process, after those of its exits before."""
+    on_start: Callable[[Mapping[str, int], Record], None] = lambda sizes, record: None
+    """Called with the sizes of its log files before its start when a process has started."""
+    on_exit: Callable[[Sequence[LogFile], Record], None] = lambda files, record: None
+    """Called with its log files when a process has ended."""
     leftovers: Mapping[str, asyncio.Future[None]] = Factory(dict)
     """By process: done when what an earlier run of the server left of it has ended."""
     period: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from models.children import Exit
@@ -24,7 +24,7 @@ from models.supervision.process import (
 from models.supervision.record import Record
 from models.supervision.runs import Cause
 from supervisor.children.child import Launch
-from supervisor.processes.logs.files import LogFile, log_sizes
+from supervisor.processes.logs.files import LogFile
 from supervisor.processes.process.attempts import Phase, StartAttempt, StartAttempts, StartCalledOff, next_request
 from supervisor.processes.process.cleanup import Cleanup
 from supervisor.processes.process.context import SupervisionContext
@@ -206,9 +206,10 @@ class Process:
         try:
             await self._context.event_writer.stored_soon(self.name)
             await self.hooks.run_start_pre(launch, attempt)
+            sizes = await self._context.log_sizes(self.name, self.log_files())
             async with self._context.spawn_lock:
                 attempt.check()
-                self._spawn(launch, attempt)
+                self._spawn(launch, attempt, sizes)
         except StartCalledOff as stopped:  # before the spawn
             self.state.become(Status.STOPPING, wanted=False)
             self.state.become(Status.STOPPED, end=self._context.clock.now())
@@ -224,13 +225,12 @@ class Process:
         if self.instance is not None:
             self.instance.follow_start()
 
-    def _spawn(self, launch: Launch, attempt: StartAttempt) -> None:
-        """Raises `SpawnFailed`."""
-        sizes = log_sizes(self.log_files())
+    def _spawn(self, launch: Launch, attempt: StartAttempt, sizes: Mapping[str, int]) -> None:
+        """`sizes` are those of the log files. Raises `SpawnFailed`."""
         instance = ProcessInstance.spawn(self._context, self, self.spec, launch)
         attempt.phase = Phase.READY
         self.follow(instance, self._context.clock.now())
-        self._context.on_log_marks(sizes, self.record, False)
+        self._context.on_start(sizes, self.record)
 
     def follow(self, instance: ProcessInstance, start: int) -> None:
         """The process has this instance from now on, which started at `start` (in microseconds since 1970)."""

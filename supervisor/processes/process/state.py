@@ -14,7 +14,7 @@ from models.supervision.process import ENDED, IDLE, TRANSITIONS, TROUBLE, Proces
 from models.supervision.record import Record
 from models.supervision.runs import Cause
 from supervisor.children.proc import Identity
-from supervisor.processes.logs.files import LogFile, log_sizes
+from supervisor.processes.logs.files import LogFile
 from supervisor.processes.process.context import SupervisionContext
 
 log = logging.getLogger("supervision")
@@ -123,7 +123,7 @@ class ProcessState:
         """Its operating-system process, with this spec, has ended; returns the facts for the next `become`."""
         facts: dict[str, Any] = {"end": self._context.clock.now(), "exit_code": exit_code, "uptime": self.uptime()}
         self._since = None
-        self._context.on_log_marks(log_sizes(self.log_files(spec)), self.record._replace(**facts), True)
+        self._context.on_exit(self.log_files(spec), self.record._replace(**facts))
         return facts
 
     def fail_to_start(self, reason: str, facts: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class ProcessState:
         now = self._context.clock.now()
         self.become(Status.UNKNOWN, end=now, exit_code=None, uptime=max(0, now - (self.record.start or now)))
         if self.record.pid is not None:
-            self._context.on_log_marks(log_sizes(self.log_files()), self.record, True)
+            self._context.on_exit(self.log_files(), self.record)
         log.warning("%s: ended while no server was running (pid %s)", self.name, self.record.pid)
 
     def mark_unstored(self, generation: int) -> None:
