@@ -193,6 +193,7 @@ class Services:
 
     async def _start(self, records: Mapping[str, Record]) -> None:
         """Adopts the processes that still run, and begins the background work."""
+        self.accounts.use_reserve = self.tracker.run_with_reserve
         if self.sharing is not None:
             self._tasks.start(self.sharing.history.copy(), "history")
             self.sharing.listen(self.outbound.wakes)

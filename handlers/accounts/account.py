@@ -125,7 +125,7 @@ class ProfileTokenRevoke(ProfileForm):
     @shown_again
     async def post(self, token: str) -> None:
         user, now = _user(self), self.clock.now()
-        await self.services.accounts.in_store(lambda: accounts.revoke_token(user.id, int(token), now))
+        await self.services.accounts.delete_in_store(lambda: accounts.revoke_token(user.id, int(token), now))
         self.redirect(f"{self.prefix}/profile", status=303)
 
 
@@ -268,7 +268,7 @@ class UserDelete(UserForm):
             accounts.user_by_id(int(user))
             accounts.delete_user(int(user))
 
-        await self.services.accounts.in_store(delete)
+        await self.services.accounts.delete_in_store(delete)
         _redirect_to_list(self)
 
 

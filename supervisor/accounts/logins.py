@@ -9,10 +9,10 @@ import os
 import secrets
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import peewee
 
@@ -123,6 +123,8 @@ class Accounts:
         self._token_uses: dict[int, int] = {}
         self._writing: asyncio.Task[None] | None = None
         self._memory = MemorySessions()
+        self.use_reserve: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
+        """Runs work on the store with the room that is kept for deletions on a full disk."""
 
     @property
     def lifetime(self) -> int:
@@ -140,6 +142,16 @@ class Accounts:
             if is_disk_full(error):
                 raise DiskFull("the store of accounts cannot be written: the disk is full") from None
             raise Unavailable(f"the store of accounts does not answer: {error}") from None
+
+    async def delete_in_store(self, work: Callable[[], Result]) -> Result:
+        """As `in_store`, for work that deletes or revokes: a full disk does not keep an account or a token alive."""
+        try:
+            return await self.in_store(work)
+        except DiskFull:
+            if self.use_reserve is None:
+                raise
+            result: Result = await self.use_reserve(work)
+            return result
 
     async def _read_fast(self, query: Callable[[], Result]) -> Result:
         """Reads one row: on the loop where the store is a local file. Raises `Unavailable`, `TimedOut`."""
@@ -244,7 +256,7 @@ class Accounts:
         if credential.kind == "session":
             self._memory.drop(credential.id)
             if credential.id > 0:
-                await self.in_store(lambda: accounts.drop_session(credential.id))
+                await self.delete_in_store(lambda: accounts.drop_session(credential.id))
 
     async def sessions_of(self, user: User) -> list[SessionInfo]:
         """The user's sessions that have not ended, newest first. Raises `Unavailable`, `TimedOut`."""
@@ -256,7 +268,7 @@ class Accounts:
         if id < 0:
             self._memory.end(user, id)
         else:
-            await self.in_store(lambda: accounts.end_session(user.id, id))
+            await self.delete_in_store(lambda: accounts.end_session(user.id, id))
 
     async def change_password(self, credential: Credential, address: str, current: str, new: str) -> None:
         """Changes the caller's password and ends the other sessions. Raises `Invalid`, `Throttled`, `Unavailable`."""

@@ -89,8 +89,12 @@ class Tracker:
         try:
             return await self.run(work)
         except DiskFull:
-            async with self._reserve_lock:
-                return await asyncio.to_thread(self._run_with_reserve, work)
+            return await self.run_with_reserve(work)
+
+    async def run_with_reserve(self, work: Callable[[], Result]) -> Result:
+        """Runs work that deletes while the disk is full. Raises `Unavailable`, `DiskFull`, `TimedOut`."""
+        async with self._reserve_lock:
+            return await asyncio.to_thread(self._run_with_reserve, work)
 
     def _run_with_reserve(self, work: Callable[[], Result]) -> Result:
         """For a worker. Raises `Unavailable`, `DiskFull`, `TimedOut`."""

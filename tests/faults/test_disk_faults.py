@@ -183,6 +183,9 @@ def test_on_a_full_disk_an_admin_logs_in_and_deletes(serve: Serve, tmp_path: Pat
             server.start()
             for count in (20, 3000, 3000):
                 assert send_prepared(server, upload_request("big", count)).status == 201
+            before = FormClient(server, log_in(server))
+            assert before.send("/profile/tokens", on="/profile", name="ci").status == 200
+            assert before.send("/users", on="/users", username="tim", password="correct horse battery").status == 303
             wait_for((disk / "data" / "reserve").exists)
             filler = fill_disk(disk)
             wait_for(lambda: server.get("/readyz").status == 503)
@@ -192,6 +195,14 @@ def test_on_a_full_disk_an_admin_logs_in_and_deletes(serve: Serve, tmp_path: Pat
             session = wait_for(lambda: session_in_memory(server, disk), about="a session that is not stored")
             client = FormClient(server, session)
             assert client.get(f"{API}/me").json["username"] == "admin"
+            fill_disk(disk)
+            assert client.send("/profile/tokens/1/revoke", on="/profile").status == 303
+            fill_disk(disk)
+            assert client.send("/users/2/delete", on="/users").status == 303
+            fill_disk(disk)
+            assert client.send("/profile/sessions/1/end", on="/profile").status == 303
+            left = "SELECT (SELECT count(*) FROM account), (SELECT count(*) FROM session WHERE id = 1), revoked_at > 0"
+            assert query_store(server, f"{left} FROM token") == [(1, 0, 1)]
             for run in (1, 2, 3):
                 answer = server.ask("DELETE", f"{API}/runs/{run}", headers=client.headers())
                 assert answer.status == 204, answer
