@@ -15,7 +15,7 @@ from tornado.web import Finish
 from handlers.base import Page, write_page
 from handlers.charts.handler import OPERATIONS
 from handlers.charts.operations import ClientLeft, helm_caller, run
-from handlers.http.credentials import is_chart_key
+from handlers.http.credentials import Caller, is_chart_key
 from handlers.http.permissions import CHANGE_CHARTS, READ, SEND_CHART_FORMS, admit, check_charts_open
 from handlers.web import layout
 from models.charts import yaml_values
@@ -110,10 +110,14 @@ class ChartPage(Page):
 
         Raises `Denied`, `Unauthenticated`.
         """
-        config = self.config
-        check_charts_open(config)
-        has_key = self.caller.has_chart_key or is_chart_key(self.field("key").encode(), config)
-        admit(evolve(self.caller, has_chart_key=has_key), CHANGE_CHARTS, config)
+        check_charts_open(self.config)
+        admit(self.keyed_caller, CHANGE_CHARTS, self.config)
+
+    @property
+    def keyed_caller(self) -> Caller:
+        """The caller, with the key of the header or the form."""
+        is_key = self.caller.has_chart_key or is_chart_key(self.field("key").encode(), self.config)
+        return evolve(self.caller, has_chart_key=is_key)
 
     @property
     def has_key(self) -> bool:

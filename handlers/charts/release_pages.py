@@ -13,7 +13,8 @@ from attrs import evolve, frozen
 from handlers.base import STATUS
 from handlers.charts.base_page import ChartPage, cut, integer
 from handlers.charts.release_list import release_url
-from handlers.http.permissions import READ
+from handlers.charts.release_objects import Opened, opened
+from handlers.http.permissions import READ, READ_CLUSTER, admit
 from handlers.routing import Route
 from models.charts import release_diff
 from models.charts.diff import ManifestDifference, by_object, documents
@@ -79,12 +80,12 @@ class OneRelease(_ManifestPage):
             "uninstall": self._uninstall,
             "test": self._test,
         }
-        if verb == "reveal":
-            await self._reveal(namespace, name)
+        if verb in ("reveal", "open"):
+            await self._show_with_key(namespace, name, verb)
             return
         try:
             if verb not in actions:
-                raise Invalid("verb must be upgrade, rollback, uninstall, test or reveal")
+                raise Invalid("verb must be upgrade, rollback, uninstall, test, reveal or open")
             outcome = await actions[verb](namespace, name, is_preview)
         except Problem as problem:
             await self._page(namespace, name, "change", failure=self.failed(problem), failed=verb, form=self.form())
@@ -96,14 +97,17 @@ class OneRelease(_ManifestPage):
         else:
             await self._page(namespace, name, "change", form=self.form(), failed=verb, **outcome)
 
-    async def _reveal(self, namespace: str, name: str) -> None:
-        """The manifest or the difference with the values of Secrets, for those who may change charts."""
+    async def _show_with_key(self, namespace: str, name: str, verb: str) -> None:
+        """What the key reveals: the values of Secrets in the manifest, or what an object owns."""
         outcome: dict[str, Any] = {}
         try:
-            self.check_key()
+            if verb == "open":
+                admit(self.keyed_caller, READ_CLUSTER, self.config)
+            else:
+                self.check_key()
         except Problem as problem:
-            outcome = {"failure": self.failed(problem), "failed": "reveal"}
-        await self._page(namespace, name, "manifest", **outcome)
+            outcome = {"failure": self.failed(problem), "failed": verb}
+        await self._page(namespace, name, "overview" if verb == "open" else "manifest", **outcome)
 
     @property
     def _reveals(self) -> bool:
@@ -218,6 +222,7 @@ class OneRelease(_ManifestPage):
             cut=cut,
             yaml_parts=yaml_parts,
             is_cut=False,
+            is_sent=self.request.method == "POST",
             **values,
         )
 
@@ -225,7 +230,8 @@ class OneRelease(_ManifestPage):
         """The values of one tab, apart from the release and its history."""
         path, query = {"name": release.name}, {"namespace": release.namespace}
         if tab == "overview":
-            return await self._resources(path, query)
+            resources, row = await asyncio.gather(self._resources(path, query), self._opened(release))
+            return {**resources, "opened": row, "has_chart_key": bool(self.config.svc.security.api_key)}
         if tab == "hooks":
             return {"hooks": await self.run("helm_get_hooks", path, query)}
         if tab == "values":
@@ -255,6 +261,13 @@ class OneRelease(_ManifestPage):
             return {"resources": await self.run("helm_get_resources", path, query), "resources_problem": ""}
         except Problem as problem:
             return {"resources": [], "resources_problem": problem.message}
+
+    async def _opened(self, release: Release) -> Opened | None:
+        """What the object of the parameter `open` owns."""
+        wanted, reads = self.query().get("open", ""), self.reads()
+        if not wanted or reads is None:
+            return None
+        return await opened(reads, release.namespace, release.name, wanted, self.keyed_caller, self.config)
 
     async def _manifest_or_difference(self, release: Release) -> dict[str, Any]:
         """The manifest of a revision, or the difference between two."""

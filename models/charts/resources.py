@@ -218,6 +218,12 @@ def _container(container: Mapping[str, Any]) -> tuple[int, str] | None:
     return restarts + (1000 if ended else 0), ", ".join(texts)
 
 
+def restarts(pod: Live) -> int:
+    """How often the containers of a pod were started again."""
+    listed = part_of(pod, "status").get("containerStatuses") or []
+    return sum(number_of(container, "restartCount") for container in listed if isinstance(container, dict))
+
+
 def _claim(live: Live) -> tuple[bool, str]:
     phase = str(part_of(live, "status").get("phase") or "Pending")
     return (True, "ready") if phase == "Bound" else (False, phase)
