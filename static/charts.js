@@ -72,12 +72,17 @@ function show(text) {
   updateTimes();
   const outcome = document.getElementById("outcome");
   const refused = document.querySelector("[name=key][aria-invalid=true]");
-  const place = refused?.checkVisibility() ? refused : outcome;
+  const field = refused?.checkVisibility() ? refused : document.querySelector("textarea[aria-invalid=true]");
+  const place = field ?? outcome;
   place?.focus({ preventScroll: true });
-  place?.scrollIntoView({ block: refused ? "center" : "start" });
+  place?.scrollIntoView({ block: field ? "center" : "start" });
 }
 
 document.addEventListener("submit", send);
+document.addEventListener("input", ({ target }) => { // the previewed version is no longer what the form says
+  const button = ["chartRef", "version"].includes(target.name) && target.form?.querySelector("[data-plain]");
+  if (button) button.textContent = button.dataset.plain;
+});
 document.addEventListener("click", (event) => {
   if (!event.target.closest("[data-forget-key]")) return;
   sessionStorage.removeItem(STORAGE_KEY);

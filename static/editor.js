@@ -5,6 +5,9 @@ const CHART_FIELDS = ["chartRef", "version"];
 const KINDS = { comment: /(?:^|\s)#.*$/, key: /^\s*(?:- )*[\w."'/-]+(?=:(?:\s|$))/, text: /(["'])(?:\\.|(?!\1).)*\1/, number: /(?<=[:-]\s)(?:-?\d[\d.e+_]*|true|false|null|~)(?=\s*(?:#|$))/ };
 const highlights = "highlights" in CSS ? Object.fromEntries(Object.keys(KINDS).map((kind) => { const made = new Highlight(); CSS.highlights.set(`yaml-${kind}`, made); return [kind, made]; })) : null;
 
+const fault = highlights && new Highlight();
+if (fault) CSS.highlights.set("yaml-fault", fault);
+
 export function colour(place) {
   const node = place.firstChild;
   if (!highlights || !node) return [];
@@ -36,9 +39,10 @@ function build(area) {
   findings.className = "plain findings";
   pair.className = "beside";
   area.before(pair);
-  pair.append(frame, chartValues(area));
+  const column = document.createElement("div");
+  column.append(frame, status, findings);
+  pair.append(column, chartValues(area));
   frame.append(numbers, layer, area);
-  pair.after(status, findings);
   let [ranges, timer, running] = [[], null, null];
   const update = () => {
     for (const [kind, range] of ranges) highlights[kind].delete(range);
@@ -46,7 +50,23 @@ function build(area) {
     ranges = colour(layer);
     const count = area.value.split("\n").length;
     numbers.textContent = Array.from({ length: count }, (_, line) => line + 1).join("\n");
+    mark();
     scroll();
+  };
+  // The line of the fault is red; the message stands right below the editor.
+  const mark = () => {
+    const count = numbers.textContent.split("\n").length;
+    const line = Math.min(Number(numbers.dataset.line), count); // a fault may lie behind the last line
+    fault?.clear();
+    if (!line || !fault) return;
+    for (const { firstChild: node } of [numbers, layer]) {
+      const before = node.data.split("\n").slice(0, line - 1);
+      const range = new Range();
+      const start = before.join("\n").length + (line > 1);
+      range.setStart(node, start);
+      range.setEnd(node, start + node.data.slice(start).split("\n")[0].length);
+      fault.add(range);
+    }
   };
   const scroll = () => { layer.scrollTop = numbers.scrollTop = area.scrollTop; layer.scrollLeft = area.scrollLeft; };
   const check = async () => {
@@ -56,10 +76,13 @@ function build(area) {
       const response = await fetch(addressOf(area), { method: "POST", headers: { "Content-Type": "text/plain" }, body: area.value, signal: running.signal });
       if (!response.ok) throw new Error();
       const { message, line, findings: found } = await response.json();
+      document.getElementById(area.getAttribute("aria-describedby"))?.remove(); // what the server found before
       const errors = found.filter(({ level }) => level === "error").length;
       status.textContent = message || (errors ? `valid YAML, but lint finds ${errors} ${errors === 1 ? "fault" : "faults"}` : area.value.trim() ? "valid YAML" : "");
       area.ariaInvalid = String(Boolean(message || errors));
+      status.classList.toggle("bad", area.ariaInvalid === "true");
       numbers.dataset.line = line || "";
+      mark();
       findings.replaceChildren(...found.map(({ level, text }) => Object.assign(document.createElement("li"), { className: level, textContent: `${level === "unknown" ? "" : `${level}: `}${text}` })));
     } catch (error) { if (error.name !== "AbortError") status.textContent = "not checked: the server cannot be reached"; }
   };
@@ -75,6 +98,7 @@ function build(area) {
   });
   area.title = "Ctrl+] indents, Ctrl+[ the other way";
   update();
+  if (area.ariaInvalid === "true") check(); // the server has refused it
 }
 
 // The address of the check, with the chart that the form names.

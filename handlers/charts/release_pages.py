@@ -14,24 +14,26 @@ from handlers.base import STATUS
 from handlers.charts.base_page import ChartPage, cut, integer
 from handlers.charts.release_list import release_url
 from handlers.charts.release_objects import Opened, opened
+from handlers.charts.release_versions import offers, target
 from handlers.http.permissions import READ, READ_CLUSTER, admit
 from handlers.routing import Route
 from models.charts import release_diff
 from models.charts.diff import ManifestDifference, by_object, documents
+from models.charts.repositories.listings import versions as listed_versions
 from models.charts.responses import HistoryRow, Release
 from models.errors import Denied, Invalid, Problem
 from models.paging import whole
-from supervisor.charts.workers import MAX_INLINE_YAML_BYTES
+from supervisor.charts.workers import MAX_INLINE_BYTES, MAX_INLINE_YAML_BYTES
 
-_MAX_OFFERS = 20
+_MAX_VERSIONS = 50
 _MAX_DOCUMENTS = 200
 _CUT = "\n# The rest is not shown here.\n"
 _PLACE = re.compile(r"\(line (\d+), column \d+\)")
-_CHART_AND_VERSION = re.compile(r"(.+?)-(v?[0-9]+\.[0-9]+\.[0-9]+.*)")
 TABS = {
     "overview": "Overview", "history": "History", "values": "Values", "manifest": "Manifest", "hooks": "Hooks",
     "change": "Change",
 }  # fmt: skip
+CHANGES = {"upgrade": "Upgrade", "rollback": "Roll back", "test": "Test", "uninstall": "Uninstall"}
 _STRATEGIES = {
     "DEFAULT": "these values; without any, the values of the release",
     "RESET": "these values over the defaults of the chart",
@@ -88,7 +90,10 @@ class OneRelease(_ManifestPage):
                 raise Invalid("verb must be upgrade, rollback, uninstall, test, reveal or open")
             outcome = await actions[verb](namespace, name, is_preview)
         except Problem as problem:
-            await self._page(namespace, name, "change", failure=self.failed(problem), failed=verb, form=self.form())
+            failure, fault = self.failed(problem), await self._values_fault() if verb == "upgrade" else ""
+            await self._page(
+                namespace, name, "change", failure=failure, failed=verb, form=self.form(), values_fault=fault
+            )
             return
         if outcome is None:
             is_gone = verb == "uninstall" and not self.field("keepHistory")
@@ -144,7 +149,8 @@ class OneRelease(_ManifestPage):
             return None
         current = await self.run("helm_get_manifest", path, query)
         changed, _ = await self._changed(current, release.manifest)
-        return {"preview": Preview("Changes of the manifest by the upgrade", changed)}
+        planned = await target(self.charts.repositories, self.field("chartRef"), self.field("version"))
+        return {"preview": Preview("Changes of the manifest by the upgrade", changed), "planned": planned}
 
     async def _rollback(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
         revision = integer(self.field("revision"))
@@ -207,6 +213,7 @@ class OneRelease(_ManifestPage):
             return
         values = {
             "failure": "", "failed": "", "form": {}, "preview": None, "tests": None, "is_side": False, "side_url": "",
+            "values_fault": "", "planned": "",
             **await self._tab_values(release, history, tab), **outcome,
         }  # fmt: skip
         self.show(
@@ -241,13 +248,43 @@ class OneRelease(_ManifestPage):
         if tab == "manifest":
             return await self._manifest_or_difference(release)
         if tab == "change":
-            values = await self.run("helm_get_values", path, query)
-            return {
-                "values": "" if values.strip() == "{}" else values,
-                "offers": await self._offers(history[0]),
-                "target_revision": self.query().get("revision", ""),
-            }
+            return await self._change_values(path, query, history)
         return {}
+
+    async def _change_values(
+        self, path: dict[str, str], query: dict[str, str], history: list[HistoryRow]
+    ) -> dict[str, Any]:
+        """The values of the form of one change: of the one that was sent, or that `do` names."""
+        revision = self.query().get("revision", "")
+        do = self.form().get("verb") or self.query().get("do") or ("rollback" if revision else "upgrade")
+        if do not in CHANGES:
+            raise Invalid(f"do must be one of {', '.join(CHANGES)}")
+        found: dict[str, Any] = {"do": do, "changes": CHANGES, "target_revision": revision}
+        if do == "upgrade":
+            values = await self.run("helm_get_values", path, query)
+            offered = await offers(self.charts.repositories, history[0])
+            ref = self.form().get("chartRef") or (offered[0][0] if len(offered) == 1 else "")
+            found["values"] = "" if values.strip() == "{}" else values
+            found |= {"offers": offered, "versions": await self._versions(ref)}
+        return found
+
+    async def _versions(self, chart_ref: str) -> list[dict[str, Any]]:
+        """The newest versions of `repository/chart`; none for other references."""
+        name, _, chart = chart_ref.partition("/")
+        with contextlib.suppress(Problem):
+            listing = await self.run("helm_repo_versions", {"name": name, "chart": chart})
+            is_large = len(listing) > MAX_INLINE_BYTES
+            found = await self.in_worker(is_large, listed_versions, listing, None, _MAX_VERSIONS)
+            return found.rows
+        return []
+
+    async def _values_fault(self) -> str:
+        """What is wrong with the values of the form; empty if they are not the reason of a refusal."""
+        try:
+            await self.values(self.field("values"))
+        except Invalid as problem:
+            return problem.message
+        return ""
 
     async def _newer(self, path: dict[str, str], query: dict[str, str]) -> str:
         """The newest version of the release's chart that is later than its own; empty where none is known."""
@@ -291,18 +328,6 @@ class OneRelease(_ManifestPage):
             "of": of, "base_revision": base, "manifest": new, "changed": changed, "is_side": is_side, "side_url": url,
             "hides": hides, **address,
         }  # fmt: skip
-
-    async def _offers(self, row: HistoryRow) -> list[tuple[str, str]]:
-        """Charts of the same name in the repositories, each with its newest stable version."""
-        repositories, offers = self.charts.repositories, []
-        chart = _CHART_AND_VERSION.fullmatch(row.chart)
-        for source in repositories.all()[:_MAX_OFFERS]:
-            if chart is None:
-                break
-            with contextlib.suppress(Problem):
-                newest = await repositories.find(source, chart[1], "")
-                offers.append((f"{source.name}/{chart[1]}", newest.version))
-        return offers
 
 
 class NewRelease(_ManifestPage):

@@ -43,7 +43,8 @@ spec:
   selector: {matchLabels: {app: a}}
   template: {metadata: {labels: {app: a}}, spec: {containers: [{name: a, image: b}]}}
 """
-TABS = ["", "?show=history", "?show=values", "?show=values&all=true", "?show=manifest", "?show=hooks", "?show=change"]
+TABS = ["", "?show=history", "?show=values", "?show=values&all=true", "?show=manifest", "?show=hooks", "?show=change",
+        "?show=change&do=rollback", "?show=change&do=test", "?show=change&do=uninstall"]  # fmt: skip
 
 
 def send(server: Server, path: str, **fields: str) -> Answer:
@@ -152,7 +153,7 @@ def test_a_newer_version_of_the_chart_is_named_in_the_list_and_on_the_page(serve
 
 def test_a_refused_key_is_marked_at_its_field(server: Server, chromium: Browser, space: str) -> None:
     with chromium.page(url_of(server), allow=("401",)) as one:
-        one.goto(f"/releases/{space}/wall?show=change")
+        one.goto(f"/releases/{space}/wall?show=change&do=uninstall")
         form = one.locator("form", has=one.locator("[value=uninstall]"))
         form.get_by_label("API key").fill("wrong")
         form.get_by_role("button", name="Preview").click()
@@ -561,7 +562,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
         upgrade = one.locator("form", has=one.locator("[value=upgrade]"))
         upgrade.get_by_role("button", name="Preview").click()
         one.locator(".diff .add", has_text="blue").wait_for()
-        upgrade.get_by_role("button", name="Upgrade").click()
+        upgrade.get_by_role("button", name="Upgrade door to 0.2.0").click()
         one.locator(".toast.good", has_text="door upgraded to tint-0.2.0: revision 2, deployed").wait_for()
         one.locator(".tabs").get_by_role("link", name="History").click()
         one.get_by_role("button", name="Compare").click()
@@ -573,7 +574,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
         one.wait_for_url(f"**/releases/{space}/door")
         one.locator(".toast.good", has_text="door rolled back to revision 1: revision 3, deployed").wait_for()
         one.get_by_text("Rollback to 1").wait_for()
-        one.goto(f"/releases/{space}/door?show=change")
+        one.goto(f"/releases/{space}/door?show=change&do=uninstall")
         one.get_by_role("button", name="Uninstall").click()
         confirm(one, f"Uninstall door from {space}?", "Uninstall door")
         one.wait_for_url("**/releases")
@@ -691,11 +692,11 @@ def test_every_chart_page_and_form_works_without_script(
             "nothing was changed",
         ),
         (f"{place}?show=change", f"{place} upgrade", {**tint, **key, "values": "colour: blue"}, "tint-0.2.0"),
-        (f"{place}?show=change", f"{place} test", {**key, "timeoutSeconds": "30"}, "passed"),
-        (f"{place}?show=change", f"{place} rollback yes", {**key, "revision": "1"}, "nothing was changed"),
-        (f"{place}?show=change", f"{place} rollback", {**key, "revision": "1"}, "tint-0.1.0"),
-        (f"{place}?show=change", f"{place} uninstall yes", key, "nothing was changed"),
-        (f"{place}?show=change", f"{place} uninstall", key, "Releases"),
+        (f"{place}?show=change&do=test", f"{place} test", {**key, "timeoutSeconds": "30"}, "passed"),
+        (f"{place}?show=change&do=rollback", f"{place} rollback yes", {**key, "revision": "1"}, "nothing was changed"),
+        (f"{place}?show=change&do=rollback", f"{place} rollback", {**key, "revision": "1"}, "tint-0.1.0"),
+        (f"{place}?show=change&do=uninstall", f"{place} uninstall yes", key, "nothing was changed"),
+        (f"{place}?show=change&do=uninstall", f"{place} uninstall", key, "Releases"),
     ]
     with cluster.attended(space), chromium.page(url_of(server), java_script_enabled=False) as one:
         forms = Forms(one)
