@@ -10,6 +10,6 @@ export function updateTimes() {
     const [unit, length] = UNITS.find(([, size]) => Math.abs(seconds) >= size) || UNITS.at(-1);
     const text = relative.format(Math.round(seconds / length), unit);
     if (time.textContent !== text) time.textContent = text; // an unchanged node keeps its selection
-    time.title = at.toLocaleString();
+    time.title = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" }); // with the zone
   }
 }

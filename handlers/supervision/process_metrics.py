@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -102,15 +103,16 @@ def sparkline(series: Series, now: int) -> str:
     if len(points) < 2:
         return ""
     top, _ = peak(point.alone for point in points)
-    scale = _SPARK_WIDTH / _SPARK_SECONDS
+    first = points[0].at
+    scale = _SPARK_WIDTH / (points[-1].at - first)
     shown = " ".join(
-        f"{max(0.0, (point.at - now + _SPARK_SECONDS) * scale):.0f},"
-        f"{_SPARK_HEIGHT - 1 - point.cpu_avg / top * (_SPARK_HEIGHT - 2):.0f}"
+        f"{(point.at - first) * scale:.0f},{_SPARK_HEIGHT - 1 - point.cpu_avg / top * (_SPARK_HEIGHT - 2):.0f}"
         for point in points
     )
     return (
         f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" preserveAspectRatio="none"'
-        f' aria-hidden="true"><polyline points="{shown}"/></svg>'
+        f' aria-hidden="true"><title>CPU since {time.strftime("%H:%M UTC", time.gmtime(first))}</title>'
+        f'<polyline points="{shown}"/></svg>'
     )
 
 

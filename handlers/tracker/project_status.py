@@ -91,7 +91,7 @@ def sparkline(values: Sequence[float | None]) -> str:
     )
     return (
         f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" preserveAspectRatio="none"'
-        f' aria-hidden="true"><polyline points="{points}"/></svg>'
+        f' aria-hidden="true"><title>the last {len(values)} runs</title><polyline points="{points}"/></svg>'
     )
 
 

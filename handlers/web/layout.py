@@ -80,6 +80,7 @@ def template_helpers() -> dict[str, Any]:
         "state": state,
         "link": link,
         "figure": figure,
+        "grouped": "{:,}".format,
         "symbol": symbol,
         "reason_html": reason_html,
         "path_segment": path_segment,
