@@ -67,7 +67,7 @@ from handlers.tracker.pages import (
 )
 from handlers.tracker.project_status import ProjectStatusCache
 from handlers.tracker.stream import Runs, RunStream
-from handlers.web import documents, layout, live, overview, search, static
+from handlers.web import documents, layout, live, overview, search, static, timeline
 from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
 from models.json_format import Instant
@@ -150,6 +150,7 @@ PAGES: list[Route] = [
     *repository_pages.routes,
     *openapi_pages.routes,
     *search.routes,
+    *timeline.routes,
     *documents.routes,
     *static.routes,
 ]

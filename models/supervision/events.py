@@ -65,16 +65,22 @@ class Entry:
 
 @frozen
 class Filter:
-    """Which events: all, or those that ended in a status, of one process, or of processes with `text` in their name."""
+    """Which events: all, or those that ended in a status, of one process, or of processes with `text` in their name.
+
+    `since` and `until` are microseconds since 1970; both ends are included.
+    """
 
     status: Status | None = None
     process: str | None = None
     text: str = ""
+    since: int | None = None
+    until: int | None = None
 
     @property
     def is_combined(self) -> bool:
         """Whether its events are not counted as they are written."""
-        return bool(self.text) or (self.status is not None and self.process is not None)
+        has_range = self.since is not None or self.until is not None
+        return has_range or bool(self.text) or (self.status is not None and self.process is not None)
 
     def where(self, names: Sequence[str] = ()) -> tuple[str, list[object]]:
         """The condition and its values. `names` are the processes with `text` in their name."""
@@ -85,6 +91,10 @@ class Filter:
         if self.process is not None:
             conditions.append("process = ?")
             values.append(self.process)
+        for sign, at in ((">=", self.since), ("<=", self.until)):
+            if at is not None:
+                conditions.append(f"event_time {sign} ?")
+                values.append(at)
         if self.text:
             conditions.append(f"process IN ({', '.join('?' * len(names))})" if names else "1 = 0")
             values.extend(names)

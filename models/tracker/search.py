@@ -67,6 +67,31 @@ def find_runs(user: User | None, text: str, limit: int) -> list[FoundRun]:
     return [FoundRun(*row) for row in query.tuples()]
 
 
+@frozen
+class DatedRun:
+    """A run; `at` is the time of its first upload in microseconds since 1970."""
+
+    id: int
+    project: str
+    status: str
+    at: int
+
+
+def runs_between(user: User | None, start: int, end: int, project: str, limit: int) -> list[DatedRun]:
+    """The newest of the runs made in this time, in projects with this text in their name."""
+    query = (
+        Run.select(Run.id, Project.name, Run.status, Run.created_at)
+        .join(Project)
+        .where(
+            Run.id > _newest(Run) - MAX_RUNS, Run.created_at.between(start, end), Project.name.contains(project),
+            readable(user, Project), Run.superseded_by.is_null(),
+        )
+        .order_by(Run.id.desc())
+        .limit(limit)
+    )  # fmt: skip
+    return [DatedRun(*row) for row in query.tuples()]
+
+
 def find_tests(user: User | None, text: str, limit: int) -> list[FoundTest]:
     """The newest tests whose class or name contains each word of the text."""
     if len(text) < MIN_TEST_CHARACTERS:

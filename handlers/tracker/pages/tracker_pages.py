@@ -137,6 +137,7 @@ _HELPERS = {
     "health": health,
     "size": size,
     "commit_path": commit_path,
+    "rfc3339": rfc3339,
 }
 
 
