@@ -287,7 +287,7 @@ def test_a_test_is_quarantined_and_a_run_deleted_by_forms(server: Server, chromi
         one.goto(run["runPath"])
         one.get_by_role("link", name="This test over time").click()
         one.get_by_label("Status").select_option("QUARANTINED")
-        one.get_by_label("Note").fill("being mended")
+        one.get_by_label("Reason").fill("being mended")
         one.get_by_role("button", name="Save").click()
         one.get_by_text("being mended").wait_for()
         one.goto(run["runPath"])
