@@ -8,7 +8,8 @@ NAME is github, gitlab or forgejo; FILE is the description that the service publ
 - gitlab: `doc/api/openapi/openapi_v2.yaml` of its repository, VERSION is the commit;
 - forgejo: `templates/swagger/v1_json.tmpl` of Gitea, VERSION is its release.
 
-Keeps names, places, types and status codes of the operations below, without texts.
+Keeps names, places, types and status codes of the operations below, without texts. The operations of reports are those
+of GitHub; tests/tracker/report_double.py has cut-outs of the others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ OPERATIONS = {
     "github": ("GET", "/repos/{owner}/{repo}/contents/{path}"),
     "gitlab": ("GET", "/api/v4/projects/{id}/repository/files/{file_path}/raw"),
     "forgejo": ("GET", "/repos/{owner}/{repo}/raw/{filepath}"),
+}
+REPORTS = {
+    "github": [
+        ("POST", "/repos/{owner}/{repo}/statuses/{sha}"),
+        ("GET", "/repos/{owner}/{repo}/issues/{issue_number}/comments"),
+        ("POST", "/repos/{owner}/{repo}/issues/{issue_number}/comments"),
+        ("PATCH", "/repos/{owner}/{repo}/issues/comments/{comment_id}"),
+        ("GET", "/repos/{owner}/{repo}/commits/{commit_sha}/pulls"),
+        ("GET", "/user"),
+    ],
 }
 _MEDIA_TYPE = re.compile(r"application/vnd\.[a-z0-9.+-]+")
 _MAX_DEPTH = 3
@@ -48,6 +59,32 @@ def facts(document: Json, name: str) -> Json:
         "responses": {status: _schema_of(document, body) for status, body in bodies.items()},
         "tokens": sorted({(item["in"], item["name"]) for item in _tokens(document)}),
     }
+
+
+def report_facts(document: Json, method: str, path: str) -> Json:
+    """The facts of a request of a report: its parameters, the body that it must have, and the status codes."""
+    operation = document["paths"][path][method.lower()]
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    return {
+        "method": method,
+        "path": path,
+        "parameters": [_parameter(_resolved(document, one)) for one in operation.get("parameters", [])],
+        "body": body and _body(document, body),
+        "statuses": sorted(operation["responses"]),
+    }
+
+
+def _body(document: Json, schema: Json) -> Json:
+    """The names, types and choices of a body, which has no others."""
+    named = {name: _resolved(document, part) for name, part in schema["properties"].items()}
+    kept = {
+        name: {**_schema(document, part, 1), **({"enum": part["enum"]} if "enum" in part else {})}
+        for name, part in named.items()
+    }
+    return {
+        "type": "object", "properties": kept, "required": sorted(schema.get("required", [])),
+        "additionalProperties": False,
+    }  # fmt: skip
 
 
 def _tokens(document: Json) -> list[Json]:
@@ -97,6 +134,8 @@ def main(name: str, version: str, file: str) -> None:
     document = yaml.safe_load(Path(file).read_text()) if file.endswith(".yaml") else json.loads(Path(file).read_text())
     known = json.loads(FILE.read_text()) if FILE.exists() else {}
     known[name] = {"version": version, **facts(document, name)}
+    if name in REPORTS:
+        known[name]["reports"] = [report_facts(document, *operation) for operation in REPORTS[name]]
     FILE.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 

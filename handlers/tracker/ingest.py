@@ -465,7 +465,9 @@ async def finish_run(handler: Base, request: FinishedUploads) -> FinishedRun:
             verdict = commit_gate.of_run(run, found, settings).verdict
         return FinishedRun(run.id, state(run), verdict.status, run_path(run))
 
-    return await handler.tracker.run(finish)
+    finished = await handler.tracker.run(finish)
+    handler.services.outbound.run_finished()
+    return finished
 
 
 OPERATIONS = [

@@ -33,10 +33,11 @@ from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import queries, settings, visibility
 from models.tracker.failures import first_failures, flaky, quarantine_policy
 from models.tracker.failures.flaky import Triage
+from models.tracker.forge_reports import report_settings
 from models.tracker.forges import owners
 from models.tracker.forges import project_forge as forges
 from models.tracker.forges.forge_links import without_login
-from models.tracker.forges.project_forge import TokenChange
+from models.tracker.forges.project_forge import ForgeLink, TokenChange
 from models.tracker.gate import quality_gate
 from models.tracker.queries import OutcomeFilter
 from models.tracker.settings import ProjectSettings
@@ -84,6 +85,7 @@ def project_detail(handler: Base, id: str) -> ProjectDetail:
         queries.listed([project])[0],
         quality_gate.thresholds(project, handler.config.tracker.quality_gate),
         quarantine_policy.of_project(project, handler.config.tracker.quarantine),
+        report_settings.of_project(project, handler.config.tracker.forge_reports),
         queries.branches(project.id),
         permissions.role_in(handler.caller.user, project),
     )
@@ -110,20 +112,22 @@ async def change_settings(handler: Base, request: SettingsOfProject) -> object:
 
     await handler.tracker.run(change)
     handler.tracker.retention.wake()
+    await handler.services.outbound.project_changed(int(request.id))
     return await answer(handler, lambda: project_detail(handler, request.id))
 
 
-async def project_forge(handler: Base, request: ProjectRequest) -> object:
+async def project_forge(handler: Base, request: ProjectRequest) -> ForgeInfo:
     """For members."""
     user, tracker = handler.caller.user, handler.tracker
 
-    def read() -> ForgeInfo:
+    def read() -> tuple[int, ForgeLink]:
         project = visibility.project(user, request.id)
         visibility.check_member(user, project)
-        link = forges.link(project, handler.config.tracker.forges)
-        return serializers.forge_info(tracker.forges.state(project.id, link))
+        return project.id, forges.link(project, handler.config.tracker.forges)
 
-    return await answer(handler, read)
+    id, link = await tracker.run(read)
+    refusal = await handler.services.outbound.report_refusal(id)
+    return serializers.forge_info(tracker.forges.state(id, link, refusal))
 
 
 @http_message
@@ -292,6 +296,7 @@ async def set_triage(handler: Base, request: NewTriage) -> TriageInfo:
 
     await handler.tracker.run(keep)
     handler.tracker.retention.wake()
+    await handler.services.outbound.project_changed(int(request.id))
     end = Instant(request.expires_at) if request.expires_at and request.status is Triage.QUARANTINED else None
     return TriageInfo(request.class_name, request.name, request.status, request.note, end, request.issue_url)
 
@@ -315,7 +320,7 @@ OPERATIONS = [
     ),
     Operation(
         None, "GET", "/projects/{id}/forge",
-        "Get the forge of a project, and whether source files can be read from it", ProjectRequest, project_forge,
+        "Get the forge of a project, and whether it can be read from and reported to", ProjectRequest, project_forge,
         ForgeInfo, error_statuses=[404], name="project_forge", permission=SIGNED_IN,
     ),
     list_operation(

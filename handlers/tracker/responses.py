@@ -101,12 +101,21 @@ class SecretInfo:
 
 @http_message
 class ForgeInfo:
-    """The forge of a project: its name, the repository's path, and whether files can be read from it."""
+    """The forge of a project: its name, the repository's path, and whether it can be read from and reported to."""
 
     forge: str | None
     repository: str | None
     state: ForgeState
     reason: str | None
+
+
+@http_message
+class ForgeReportsInfo:
+    """What a project reports to its forge."""
+
+    enabled: bool
+    statuses: str
+    context: str
 
 
 @http_message
@@ -124,6 +133,7 @@ class ProjectDetail(ProjectInfo):
     """The repository that an OWNER confirmed; null for callers that are no members."""
     forge_token: SecretInfo | None
     """Null for callers that are not OWNER."""
+    forge_reports: ForgeReportsInfo
 
 
 @http_message

@@ -20,6 +20,7 @@ from handlers.tracker.responses import (
     FlagInfo,
     FlakyInfo,
     ForgeInfo,
+    ForgeReportsInfo,
     FoundTestInfo,
     GateVerdict,
     OutcomeInfo,
@@ -36,7 +37,7 @@ from handlers.tracker.responses import (
     SecretInfo,
     TestHistory,
 )
-from models.config.settings import QualityGate, Quarantine
+from models.config.settings import ForgeReports, QualityGate, Quarantine
 from models.json_format import Instant
 from models.paging import cut, page_after
 from models.tracker.coverage import file_coverage as coverage
@@ -94,7 +95,12 @@ def project_info(listed: Listed) -> ProjectInfo:
 
 
 def project_detail(
-    listed: Listed, gate: QualityGate, policy: Quarantine, branches: Sequence[str], role: str | None
+    listed: Listed,
+    gate: QualityGate,
+    policy: Quarantine,
+    reports: ForgeReports,
+    branches: Sequence[str],
+    role: str | None,
 ) -> ProjectDetail:
     project, token_at = listed.project, listed.project.forge_token_at
     return copied(
@@ -107,6 +113,7 @@ def project_detail(
         role=role,
         forge_repo=project.forge_repo if role else None,
         forge_token=SecretInfo(token_at is not None, token_at) if role == "OWNER" else None,
+        forge_reports=copied(ForgeReportsInfo, reports),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from attrs import Factory, field, frozen
 
-from models.config import parsers, secret_files
+from models.config import forge_checks, parsers, secret_files
 from models.config.parsers import (
     Bytes,
     Count,
@@ -372,6 +372,18 @@ class Forge:
 
 
 @frozen
+class ForgeReports:
+    """What is reported to the forges of `tracker.forges`."""
+
+    enabled: bool = True
+    publish: Literal["status"] = "status"
+    statuses: Literal["aggregate", "flags", "both"] = "aggregate"
+    context: Annotated[str, forge_checks.status_context] = "pilothouse/gate"
+    debounce: Seconds = Seconds(15)
+    max_wait: Span = Seconds(300)
+
+
+@frozen
 class Tracker:
     security: TrackerSecurity = TrackerSecurity()
     quality_gate: QualityGate = QualityGate()
@@ -381,6 +393,7 @@ class Tracker:
     attachments: Attachments = Attachments()
     source: Source = Source()
     forges: Mapping[Annotated[str, parsers.forge_name], Forge] = Factory(dict)
+    forge_reports: ForgeReports = ForgeReports()
     retain_days: Count0 = 0
     retain_runs: Count0 = 0
 

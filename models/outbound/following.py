@@ -37,6 +37,11 @@ def start(name: str, newest: int, first: int | None = None) -> int:
     return at
 
 
+def move(name: str, last: int) -> None:
+    """Sets the position of a source, in the caller's transaction."""
+    store.execute_sql(_SET, (name, last))
+
+
 def stop(names: Sequence[str]) -> None:
     """Forgets the positions of sources and the runs that are awaited: a later `start` reports nothing before it."""
     if not any(position(name) is not None for name in names):
@@ -53,7 +58,7 @@ def apply(name: str, after: int, last: int, events: Iterable[Event], rules: Sequ
             return False
         for event in events:
             states.apply(rules, event, now)
-        store.execute_sql(_SET, (name, last))
+        move(name, last)
     return True
 
 
@@ -63,7 +68,7 @@ def await_runs(name: str, after: int, last: int, runs: Iterable[int]) -> bool:
         if position(name) != after:
             return False
         store.write_many("INSERT INTO run_wait (run_id) VALUES (?) ON CONFLICT DO NOTHING", [(id,) for id in runs])
-        store.execute_sql(_SET, (name, last))
+        move(name, last)
     return True
 
 

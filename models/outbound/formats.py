@@ -33,14 +33,16 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u20
 
 @frozen
 class HttpMessage:
-    """A POST. `token` goes into `token_header`, after `auth_scheme`."""
+    """A request. `token` goes into `token_header`, after `auth_scheme`."""
 
     url: str = field(repr=False)
     body: bytes = field(repr=False)
+    """Empty: none."""
     headers: Mapping[str, str] = field(repr=False)
     token: str | None = field(default=None, repr=False)
     token_header: str = "Authorization"  # noqa: S105 (a header)
     auth_scheme: str = "Bearer"
+    method: str = "POST"
 
 
 @frozen

@@ -22,6 +22,8 @@ from models.outbound.tables import OUTBOX_CHANNEL, store
 State = Literal["PENDING", "DONE", "DEAD", "SUPERSEDED"]
 STATES: tuple[State, ...] = ("PENDING", "DONE", "DEAD", "SUPERSEDED")
 
+FORGE_STATUS = "forge-status"
+"""The kind of a message that sets the status of a commit on a forge."""
 MAX_ERROR_CHARACTERS = 500
 MAX_TARGETS_AT_ONCE = 4
 LEASE_SECONDS = 60
@@ -84,6 +86,8 @@ class Outcome:
     """Whether another try cannot help."""
     retry_after: float | None = None
     """Seconds of the `Retry-After` of the target."""
+    holds_target: bool = True
+    """Whether a failure postpones the other messages to the target too."""
     remaining: tuple[str, ...] = field(default=(), repr=False)
     """The recipients of a mail that another try is for; empty: all."""
 
@@ -176,7 +180,7 @@ def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State 
     with store.atomic():
         if not store.execute_sql(queries.FINISH, values).rowcount:
             return None
-        if not outcome.is_delivered and not outcome.is_final:
+        if not outcome.is_delivered and not outcome.is_final and outcome.holds_target:
             pause = outcome.retry_after or min(wait, _TARGET_PAUSE_SECONDS)
             postponed = {"target": delivery.target, "next_at": now + int(pause * _SECOND)}
             store.execute_sql(queries.POSTPONE, postponed)

@@ -41,6 +41,17 @@ STEPS = [
         "CREATE TABLE release_change (id TEXT PRIMARY KEY, owner TEXT NOT NULL, subject TEXT NOT NULL,"
         " verb TEXT NOT NULL, created_at INTEGER NOT NULL)",
     ],
+    [
+        "CREATE TABLE forge_wait (project_id INTEGER NOT NULL, commit_sha TEXT NOT NULL, changes INTEGER NOT NULL,"
+        " changed_at INTEGER NOT NULL, first_at INTEGER, due_at INTEGER, PRIMARY KEY (project_id, commit_sha))",
+        "CREATE INDEX forge_wait_due ON forge_wait (due_at) WHERE due_at IS NOT NULL",
+        "CREATE TABLE forge_sent (project_id INTEGER NOT NULL, name TEXT NOT NULL, hash TEXT NOT NULL,"
+        " sent_at INTEGER NOT NULL, PRIMARY KEY (project_id, name))",
+        "CREATE INDEX forge_sent_by_time ON forge_sent (sent_at)",
+        "CREATE TABLE forge_refusal (project_id INTEGER PRIMARY KEY, reason TEXT NOT NULL,"
+        " created_at INTEGER NOT NULL)",
+    ],
 ]
+"""`forge_wait`: commits that are to be reported to their forge (`forge_reports/waits.py`)."""
 
 store = Either("outbox", STEPS)

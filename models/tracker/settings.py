@@ -6,17 +6,19 @@ the reader of each. What is null inherits the server's setting (`quality_gate.th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from models.accounts import accounts, permissions
 from models.accounts.accounts import User
 from models.accounts.permissions import PROJECT_ROLES
 from models.config import parsers, secret_files
+from models.config.forge_checks import MAX_CONTEXT_CHARACTERS
 from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import Conflict, Invalid, NotFound
 from models.inputs import UNSET, Input, Kind, body, inputs
 from models.json_format import http_message
+from models.tracker.forge_reports.report_settings import STATUSES
 from models.tracker.forges.forge_links import repository, without_login
 from models.tracker.tables import Project, reports
 
@@ -106,10 +108,13 @@ def _repository(text: str) -> str:
     return text
 
 
-def _read_source_mode(name: str, value: Any) -> Any:
-    if value not in SOURCE_MODES:
-        raise Invalid(f"{name} must be one of {', '.join(SOURCE_MODES)}, or null")
-    return value
+def _choice(about: str, choices: Sequence[str]) -> Any:
+    def read(name: str, value: Any) -> Any:
+        if value not in choices:
+            raise Invalid(f"{name} must be one of {', '.join(choices)}, or null")
+        return value
+
+    return _setting(about, read, "string", enum=[*choices, None])
 
 
 def _read_token(name: str, value: Any) -> str:
@@ -150,14 +155,19 @@ class ProjectSettings:
     quarantine_within: Any = _number("In seconds; commits before that do not count", _MAX_CARRY_SECONDS, 60)
     quarantine_expires: Any = _number("In seconds; how long a flaky test is quarantined", _MAX_CARRY_SECONDS, 60)
     quarantine_max_pct: Any = _number("No flaky test is quarantined beyond this share of the tests")
-    source_mode: Any = _setting("Where source lines come from", _read_source_mode, "string", enum=[*SOURCE_MODES, None])
+    source_mode: Any = _choice("Where source lines come from", SOURCE_MODES)
     forge_repo: Any = _text(
-        "The repository on a forge from which source files are read for members", _MAX_URL_CHARACTERS, _repository
+        "The repository on a forge that files are read from for members, and that reports go to",
+        _MAX_URL_CHARACTERS,
+        _repository,
     )
     forge_token: Any = _setting(
         "The token for that forge; it is never shown", _read_token, "string",
         writeOnly=True, maxLength=MAX_TOKEN_CHARACTERS,
     )  # fmt: skip
+    forge_reports_enabled: Any = _flag("Whether commits are reported to the forge")
+    forge_reports_statuses: Any = _choice("Whether a commit has a status for all flags, for each, or both", STATUSES)
+    forge_reports_context: Any = _text("The name of the status", MAX_CONTEXT_CHARACTERS)
 
 
 FOR_WRITERS = (

@@ -407,6 +407,9 @@ class Project(Table):
     quarantine_expires = peewee.FloatField(null=True)
     quarantine_max_pct = peewee.FloatField(null=True)
     quarantine_waiting = peewee.IntegerField(null=True)
+    forge_reports_enabled = Flag(null=True)
+    forge_reports_statuses = peewee.TextField(null=True)
+    forge_reports_context = peewee.TextField(null=True)
 
 
 class Run(Table):
@@ -482,3 +485,11 @@ STEPS.append(
 )
 """`mark_change`: who changed the status of a test, and when. `quarantine_waiting`: how many flaky tests are not
 quarantined because too many are."""
+
+STEPS.append(
+    [
+        "ALTER TABLE project ADD COLUMN forge_reports_enabled INTEGER",
+        "ALTER TABLE project ADD COLUMN forge_reports_statuses TEXT",
+        "ALTER TABLE project ADD COLUMN forge_reports_context TEXT",
+    ]
+)

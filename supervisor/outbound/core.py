@@ -8,7 +8,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import peewee
 
@@ -17,7 +17,7 @@ from models.errors import Unavailable
 from models.json_format import rfc3339
 from models.outbound import events, following, outbox
 from models.outbound.channels import Channel
-from models.outbound.outbox import Delivery, Outcome
+from models.outbound.outbox import FORGE_STATUS, Delivery, Outcome
 from models.outbound.tables import FILE, store
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.project_secrets import ProjectSecrets
@@ -27,6 +27,10 @@ from supervisor.outbound.follower import Follower, Labels
 from supervisor.outbound.notifier import Notifier
 from supervisor.outbound.release_changes import ReleaseChanges
 from supervisor.scheduling import BackgroundTasks
+
+if TYPE_CHECKING:
+    from supervisor.tracker.forge_reports.report_follower import ReportFollower
+    from supervisor.tracker.forge_reports.reporter import Reporter
 
 Result = TypeVar("Result")
 _THREADS = 2
@@ -64,22 +68,39 @@ class Core:
             lambda: self.follower.wake(),
         )
         self.follower = Follower(config, clock, instance, self.run, self.notifier, labels, self.dispatcher.wake)
+        self._secrets = secrets
+        self.reports: ReportFollower | None = None
+        self._reporter: Reporter | None = None
+        if config.tracker.forges:
+            self._load_reports()
         self.releases = ReleaseChanges(clock, instance, self.run, self.notifier, self.follower.wake)
         self._instance = instance
         self._begun = begun
         self.tested: dict[str, deque[float]] = {}
         """When each channel was tested last, in seconds since boot."""
 
+    def _load_reports(self) -> None:
+        """What reports commits to forges, loaded where there are any."""
+        from supervisor.tracker.forge_reports.report_follower import ReportFollower
+        from supervisor.tracker.forge_reports.reporter import Reporter
+
+        self.reports = ReportFollower(self._config, self._clock, self.run, self.dispatcher.wake)
+        self._reporter = Reporter(self._config, self._clock, self.run, self._secrets)
+
     def load(self) -> None:
         """Ends leases of an earlier process, and reads channels, rules and positions; in a thread."""
         outbox.release_own(self._instance)
         self.follower.start(self._begun)
         self.releases.recover()
+        if self.reports is not None:
+            self.reports.start()
 
     def start(self, tasks: BackgroundTasks) -> None:
         """Begins to send."""
         tasks.start(self.dispatcher.watch(), "outbox")
         tasks.start(self.follower.watch(), "notifications")
+        if self.reports is not None:
+            tasks.start(self.reports.watch(), "forge reports")
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Runs work on the store in a thread of its own. Raises `Unavailable`, `TimedOut`."""
@@ -88,6 +109,12 @@ class Core:
             return await loop.run_in_executor(self._executor, lambda: store.run_with_timeout(work, MAX_QUERY_SECONDS))
         except peewee.OperationalError as error:
             raise Unavailable(f"the outbox does not answer: {error}") from None
+
+    def notice(self) -> None:
+        """A process or a run has changed."""
+        self.follower.wake()
+        if self.reports is not None:
+            self.reports.wake()
 
     async def changed(self) -> None:
         """Reads channels and rules again after a change of them."""
@@ -98,6 +125,8 @@ class Core:
     async def _send(self, delivery: Delivery) -> Outcome:
         if delivery.kind == "notify":
             return await self.notifier.send(delivery)
+        if delivery.kind == FORGE_STATUS and self._reporter is not None:
+            return await self._reporter.send(delivery)
         return Outcome(False, None, f"nothing sends messages of the kind {delivery.kind}", is_final=True)
 
     def _report_dead(self, delivery: Delivery) -> None:

@@ -22,7 +22,7 @@ from supervisor.http.client import GuardedClient, Lookup
 from supervisor.http.outbound import outbound_rules
 from supervisor.outbound.dispatcher import Run
 from supervisor.outbound.mail import Mailer, server_of
-from supervisor.outbound.requests import post, without_secrets
+from supervisor.outbound.requests import send, without_secrets
 
 _GONE = 410
 TARGET = "channel:"
@@ -99,7 +99,7 @@ class Notifier:
             return Outcome(False, None, f"the channel cannot be used: {fault}", is_final=True)
         except Problem as problem:
             return Outcome(False, None, without_secrets(problem.message, None, _secrets(found)))
-        outcome, _ = await post(self._client, message, _secrets(found), self._config.server.outbound.max_answer)
+        outcome, _ = await send(self._client, message, _secrets(found), self._config.server.outbound.max_answer)
         return outcome
 
     async def _mail(self, channel: Channel, payload: Mapping[str, Any], trial: Try) -> Outcome:

@@ -53,23 +53,23 @@ def without_secrets(text: str, url: Url | None, secrets: Sequence[str | None]) -
     return plain(text)[:MAX_ERROR_CHARACTERS]
 
 
-async def post(
+async def send(
     client: GuardedClient, message: HttpMessage, secrets: Sequence[str | None], max_answer: int
 ) -> tuple[Outcome, Response | None]:
     """Sends a message. An address that is refused, or that is no URL, is final; a failure of the network is not."""
     url: Url | None = None
     secrets = [message.token, *secrets]
     try:
-        url = urls.parse(message.url, "the url of the channel")
+        url = urls.parse(message.url, "the url to send to")
         client.check(url)
     except Problem as problem:
         return Outcome(False, None, without_secrets(problem.message, url, secrets), is_final=True), None
     request = Request(
         url,
         max_bytes=max_answer,
-        method="POST",
+        method=message.method,
         headers=message.headers,
-        body=message.body,
+        body=message.body or None,
         token=message.token,
         token_header=message.token_header,
         auth_scheme=message.auth_scheme,

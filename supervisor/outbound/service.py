@@ -56,7 +56,8 @@ class Outbound:
     def _is_used(self) -> bool:
         """Whether there may be something to send: a channel in the configuration, or a store of an earlier start."""
         server = self._config.server
-        return bool(self._config.notify.channels or server.database_url or (server.data_dir / FILE).exists())
+        is_configured = bool(self._config.notify.channels or self._config.tracker.forges)
+        return is_configured or server.database_url is not None or (server.data_dir / FILE).exists()
 
     async def start(self, tasks: BackgroundTasks) -> None:
         """Begins to send, if there may be something to send; before the first event, which is not missed then."""
@@ -124,7 +125,37 @@ class Outbound:
 
     def _wake_follower(self) -> None:
         if self._core is not None:
-            self._core.follower.wake()
+            self._core.notice()
+
+    def run_finished(self) -> None:
+        """A run was closed, which no event reports."""
+        if self._core is not None and self._core.reports is not None:
+            self._core.reports.look_again()
+
+    async def project_changed(self, id: int) -> None:
+        """Reports the newest commits of a project anew: its settings have changed, or what counts as a failure."""
+        core = self._core
+        if core is None or core.reports is None:
+            return
+        reports = core.reports
+        try:
+            await core.run(lambda: reports.renew(id))
+        except (peewee.PeeweeException, Problem) as error:
+            log.warning("the commits of the project %d cannot be reported anew: %s", id, error)
+        reports.look_again()
+
+    async def report_refusal(self, project_id: int) -> str | None:
+        """Why the forge of a project takes no reports any more; None where it does."""
+        core = self._core
+        if core is None or core.reports is None:
+            return None
+        from models.tracker.forge_reports import waits  # loaded with `reports`
+
+        try:
+            return await core.run(lambda: waits.refusal(project_id))
+        except (peewee.PeeweeException, Problem) as error:
+            log.warning("the state of the reports of project %d cannot be read: %s", project_id, error)
+            return None
 
     @asynccontextmanager
     async def release_change(self, namespace: str, name: str, command: str) -> AsyncIterator[None]:

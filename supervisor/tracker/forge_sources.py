@@ -13,7 +13,7 @@ from attrs import evolve
 
 from models.config import secret_files
 from models.config.parsers import ValidationError
-from models.config.settings import Config
+from models.config.settings import Config, Forge
 from models.errors import Conflict, Problem, Upstream
 from models.tracker.files.source_archive import text_of
 from models.tracker.files.sources import CoveredFile
@@ -43,6 +43,23 @@ def rules(settings: Config) -> Rules:
     return outbound_rules(settings.server.outbound, own)
 
 
+def token_of(secrets: ProjectSecrets, project_id: int, has_own: bool, name: str, forge: Forge) -> str:
+    """The project's token where it has its own, else that of the forge `name`. For a worker. Raises `Conflict`."""
+    token = None
+    if has_own:
+        token = secrets.get(project_id, forges.TOKEN)
+    elif forge.token is not None:
+        token = forge.token
+    elif forge.token_file is not None:
+        try:
+            token = secret_files.token_of(forge.token_file)
+        except ValidationError as why:
+            log.warning("the token of the forge %s cannot be used: %s", name, why)
+    if token is None:
+        raise Conflict(f"the token for the forge {name} cannot be read")
+    return token
+
+
 class ForgeSources:
     def __init__(self, settings: Config, lookup: Lookup | None = None) -> None:
         """`lookup` resolves a name; the system's resolver by default."""
@@ -57,9 +74,9 @@ class ForgeSources:
     def close(self) -> None:
         self.secrets.close()
 
-    def state(self, project_id: int, link: ForgeLink) -> ForgeLink:
-        """`link`, REFUSED where the forge has refused the token at the last request."""
-        reason = self._refused.get(project_id)
+    def state(self, project_id: int, link: ForgeLink, report_refusal: str | None = None) -> ForgeLink:
+        """`link`, REFUSED where the forge has refused the token at the last request, or at the last report."""
+        reason = report_refusal or self._refused.get(project_id)
         return evolve(link, state="REFUSED", reason=reason) if link.state == "OK" and reason else link
 
     def forget_refusal(self, project_id: int) -> None:
@@ -77,28 +94,13 @@ class ForgeSources:
         return evolve(file, text=text.split("\n"))
 
     async def _text(self, request: FileRequest) -> str:
-        token = await asyncio.to_thread(self._token, request)
+        facts = request.project_id, request.has_own_token, request.name, request.forge
+        token = await asyncio.to_thread(token_of, self.secrets, *facts)
         key = request.project_id, hashlib.sha256(token.encode()).digest(), request.url
         packed = self._cached(key)
         if packed is None:
             packed = await self._flights.run(key, lambda: self._fetch(key, request, token))
         return (await asyncio.to_thread(zlib.decompress, packed)).decode()
-
-    def _token(self, request: FileRequest) -> str:
-        """The project's token, else the forge's. Raises `Conflict`."""
-        forge, token = request.forge, None
-        if request.has_own_token:
-            token = self.secrets.get(request.project_id, forges.TOKEN)
-        elif forge.token is not None:
-            token = forge.token
-        elif forge.token_file is not None:
-            try:
-                token = secret_files.token_of(forge.token_file)
-            except ValidationError as why:
-                log.warning("the token of the forge %s cannot be used: %s", request.name, why)
-        if token is None:
-            raise Conflict(f"the token for the forge {request.name} cannot be read")
-        return token
 
     async def _fetch(self, key: Key, request: FileRequest, token: str) -> bytes:
         packed = self._cached(key)  # by the call before

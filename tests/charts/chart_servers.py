@@ -100,7 +100,7 @@ class WebServer:
                 with contextlib.suppress(OSError):
                     self.wfile.write(body)
 
-            do_POST = do_PUT = do_HEAD = do_GET  # noqa: N815 (the names that http.server looks for)
+            do_POST = do_PUT = do_PATCH = do_HEAD = do_GET  # noqa: N815 (the names that http.server looks for)
 
             def log_message(self, *_: Any) -> None:
                 pass

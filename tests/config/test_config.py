@@ -197,6 +197,12 @@ DEFAULTS: dict[str, object] = {
     "tracker.source.file": MIB,
     "tracker.source.cache": 64 * MIB,
     "tracker.forges": {},
+    "tracker.forge-reports.enabled": True,
+    "tracker.forge-reports.publish": "status",
+    "tracker.forge-reports.statuses": "aggregate",
+    "tracker.forge-reports.context": "pilothouse/gate",
+    "tracker.forge-reports.debounce": 15,
+    "tracker.forge-reports.max-wait": 300,
     "server.public-url": None,
     "server.outbox.max-rows": 10_000,
     "server.outbox.max-age": 86_400,
@@ -1293,6 +1299,21 @@ def test_an_error_of_a_forge_is_reported_without_its_secret(read: Read, forge: s
         read(f"tracker: {{forges: {{x: {forge}}}}}")
     assert [fault in line for line in caught.value.faults] == [True]
     assert "p-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ("context: ''", "context: '' is not the name of a status: 1 to 100 printable characters"),
+        (f"context: {'x' * 101}", "context: 'xxx"),
+        ("statuses: all", "statuses: 'all' is not one of aggregate, flags, both"),
+        ("max-wait: 0s", "max-wait: "),
+    ],
+)
+def test_an_error_of_forge_reports_is_reported(read: Read, settings: str, fault: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        read(f"tracker: {{forge-reports: {{{settings}}}}}")
+    assert [line.startswith(f"tracker.forge-reports.{fault}") for line in caught.value.faults] == [True]
 
 
 @pytest.mark.parametrize("content", ["", "c2hvcnQ=", "not base64 at all", "A" * 64])

@@ -101,7 +101,9 @@ def test_project_has_its_effective_thresholds_and_its_branches(server: Server) -
     found = read(server, f"projects/{project.id}")
     assert set(found) == PROJECT_FIELDS | {
         "qualityGate", "quarantine", "quarantineWaiting", "branches", "role", "forgeRepo", "forgeToken",
+        "forgeReports",
     }  # fmt: skip
+    assert found["forgeReports"] == {"enabled": True, "statuses": "aggregate", "context": "pilothouse/gate"}
     assert found["branches"] == ["b", "main"]
     assert found["role"] is None
     assert found["qualityGate"] == {

@@ -110,6 +110,7 @@ class Settings(SettingsForm):
     async def post(self, id: str) -> None:
         columns = settings.read_form(self.form(), settings.FOR_WRITERS)
         await self.change(id, "WRITE", lambda project: settings.change(project, columns), "/settings")
+        await self.services.outbound.project_changed(int(id))
 
 
 class Forge(SettingsForm):
@@ -134,6 +135,7 @@ class Forge(SettingsForm):
             "/settings",
         )
         sources.forget_refusal(int(id))
+        await self.services.outbound.project_changed(int(id))
 
 
 class Visibility(SettingsForm):
@@ -165,6 +167,7 @@ class FlakyStatus(Form):
         triage, now = read(TriageOfTest, {}, {}, self.form()), self.clock.now()
         await self.change(id, "WRITE", lambda project: triage.store(project, self.user, now), "#flaky")
         self.tracker.retention.wake()
+        await self.services.outbound.project_changed(int(id))
 
 
 class RunDeletion(Form):

@@ -215,7 +215,7 @@ def request(run: Run, project: Project, file: CoveredFile, forges: Forges) -> Fi
     linked = link(project, forges)
     if linked.forge is None or linked.name is None or linked.path is None or linked.reason is not None:
         return linked.reason or ""
-    if run.repo_url is not None and not _is_same(run.repo_url, linked, forges):
+    if run.repo_url is not None and not names_same(run.repo_url, linked, forges):
         return "the run names another repository than the confirmed one"
     if not is_commit(run.commit_sha):
         return "the run has no commit"
@@ -241,7 +241,8 @@ def request(run: Run, project: Project, file: CoveredFile, forges: Forges) -> Fi
     return FileRequest(*facts, headers={"Accept": GITHUB_RAW, "X-GitHub-Api-Version": "2022-11-28"})
 
 
-def _is_same(repo_url: str, linked: ForgeLink, forges: Forges) -> bool:
+def names_same(repo_url: str, linked: ForgeLink, forges: Forges) -> bool:
+    """Whether an upload's `repoUrl` is the confirmed repository."""
     named = repository(repo_url)
     found = named and find(forges, named)
     return bool(found and (found[0], found[2].casefold()) == (linked.name, (linked.path or "").casefold()))

@@ -1,0 +1,17 @@
+"""What a project reports to its forge: its own settings, and those of the server where it has none."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from models.config.settings import ForgeReports
+from models.tracker.tables import Project
+
+OF_PROJECT = ("enabled", "statuses", "context")
+"""The settings that a project may have; their columns begin with `forge_reports_`."""
+STATUSES = ("aggregate", "flags", "both")
+
+
+def of_project(project: Project, settings: ForgeReports) -> ForgeReports:
+    own = {name: getattr(project, f"forge_reports_{name}") for name in OF_PROJECT}
+    return evolve(settings, **{name: value for name, value in own.items() if value is not None})

@@ -1,0 +1,158 @@
+"""Which commits are to be reported to their forge, what was reported, and which projects a forge has refused.
+
+In the store of the outbox, so that a commit leaves the list in the transaction that stores its messages. A commit that
+is reported while its runs are not complete stays, and is reported again when they are. For worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from attrs import frozen
+
+from models.config.settings import ForgeReports, Outbox
+from models.outbound import following, outbox
+from models.outbound.outbox import Message
+from models.outbound.tables import store
+
+SOURCE = "forge"
+"""The name under which the position in the events of runs is kept."""
+AT_ONCE = 500
+_SECOND, _DAY = 1_000_000, 86_400 * 1_000_000
+
+Commit = tuple[int, str]
+"""The id of a project, and a commit."""
+
+_NOTE = """
+    INSERT INTO forge_wait (project_id, commit_sha, changes, changed_at, first_at, due_at)
+    VALUES (:project, :commit, 1, :now, :now, :soon) ON CONFLICT (project_id, commit_sha) DO UPDATE SET
+        changes = forge_wait.changes + 1, changed_at = excluded.changed_at,
+        first_at = coalesce(forge_wait.first_at, excluded.first_at),
+        due_at = CASE WHEN forge_wait.first_at IS NOT NULL AND forge_wait.first_at + :most < excluded.due_at
+            THEN forge_wait.first_at + :most ELSE excluded.due_at END"""
+_COLUMNS = "project_id, commit_sha, changes, due_at"
+_IS_ALLOWED = "NOT EXISTS (SELECT 1 FROM forge_refusal r WHERE r.project_id = forge_wait.project_id)"
+_LIST = f"""
+    SELECT {_COLUMNS} FROM forge_wait WHERE (project_id, commit_sha) > (:project, :commit) AND {_IS_ALLOWED}
+    ORDER BY project_id, commit_sha LIMIT :most"""  # noqa: S608 (our own condition)
+_DUE = f"SELECT {_COLUMNS} FROM forge_wait WHERE due_at <= :now AND {_IS_ALLOWED} ORDER BY due_at LIMIT :most"  # noqa: S608
+_ONE = f"SELECT {_COLUMNS} FROM forge_wait WHERE project_id = :project AND commit_sha = :commit AND {_IS_ALLOWED}"  # noqa: S608
+_NEXT = f"SELECT min(due_at), count(*) FROM forge_wait WHERE {_IS_ALLOWED}"  # noqa: S608
+_THIS = "project_id = :project AND commit_sha = :commit AND changes = :changes"
+_DROP = f"DELETE FROM forge_wait WHERE {_THIS}"  # noqa: S608
+_WATCH = f"UPDATE forge_wait SET first_at = NULL, due_at = NULL WHERE {_THIS}"  # noqa: S608
+_FORGET = "DELETE FROM forge_wait WHERE changed_at < ?"
+_SENT = "SELECT hash FROM forge_sent WHERE project_id = ? AND name = ?"
+_RECORD = """
+    INSERT INTO forge_sent (project_id, name, hash, sent_at) VALUES (?, ?, ?, ?)
+    ON CONFLICT (project_id, name) DO UPDATE SET hash = excluded.hash, sent_at = excluded.sent_at"""
+_PRUNE = "DELETE FROM forge_sent WHERE sent_at < ?"
+_REFUSE = """
+    INSERT INTO forge_refusal (project_id, reason, created_at) VALUES (?, ?, ?)
+    ON CONFLICT (project_id) DO UPDATE SET reason = excluded.reason"""
+
+
+@frozen
+class Wait:
+    """A commit that is to be reported at `due_at`; None: when its runs are complete."""
+
+    project_id: int
+    commit: str
+    changes: int
+    due_at: int | None
+
+
+def note(commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
+    """Commits whose report may have changed, in the caller's transaction."""
+    most = int(times.max_wait * _SECOND)
+    soon = now + min(int(times.debounce * _SECOND), most)
+    for project, commit in sorted(set(commits)):
+        values = {"project": project, "commit": commit, "now": now, "soon": soon, "most": most}
+        store.execute_sql(_NOTE, values)
+
+
+def follow(after: int, last: int, commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
+    """Notes the commits of the events of runs after `after`, up to `last`, unless another node did so before."""
+    with store.atomic():
+        if following.position(SOURCE) == after:
+            note(commits, now, times)
+            following.move(SOURCE, last)
+
+
+def candidates(changed: Collection[Commit], now: int) -> list[Wait]:
+    """The commits that are due, and those of `changed` that wait: they may be complete."""
+    found = [_wait(row) for row in store.execute_sql(_DUE, {"now": now, "most": AT_ONCE})]
+    due = {(one.project_id, one.commit) for one in found}
+    for project, commit in sorted(set(changed) - due):
+        row = store.execute_sql(_ONE, {"project": project, "commit": commit}).fetchone()
+        found += [_wait(row)] if row else []
+    return found
+
+
+def listing(after: Commit) -> list[Wait]:
+    """The commits that wait, from the one after `after` on, `AT_ONCE` at most."""
+    values = {"project": after[0], "commit": after[1], "most": AT_ONCE}
+    return [_wait(row) for row in store.execute_sql(_LIST, values)]
+
+
+def _wait(row: Sequence[object]) -> Wait:
+    return Wait(*row)  # type: ignore[arg-type]
+
+
+def next_due() -> tuple[int | None, int]:
+    """When the next commit is due, and how many wait."""
+    row = store.execute_sql(_NEXT).fetchone()
+    return row[0], int(row[1])
+
+
+def enqueue(wait: Wait, messages: Sequence[Message], is_over: bool, now: int, limits: Outbox) -> bool:
+    """Stores the messages of a commit, which waits on unless it `is_over`; False if it has changed meanwhile."""
+    values = {"project": wait.project_id, "commit": wait.commit, "changes": wait.changes}
+    with store.atomic():
+        if not store.execute_sql(_DROP if is_over else _WATCH, values).rowcount:
+            return False
+        outbox.add(messages, now, limits)
+    return True
+
+
+def forget(now: int, limits: Outbox) -> None:
+    """Deletes what waits since longer than a message may, and what is known of commits of long ago."""
+    with store.atomic():
+        store.execute_sql(_FORGET, (now - int(limits.max_age * _SECOND),))
+        store.execute_sql(_PRUNE, (now - limits.retain_days * _DAY,))
+
+
+def sent(project_id: int, name: str) -> str | None:
+    """The hash of what was last sent under a name."""
+    row = store.execute_sql(_SENT, (project_id, name)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def record(project_id: int, name: str, hash: str, now: int) -> None:
+    with store.atomic():
+        store.execute_sql(_RECORD, (project_id, name, hash, now))
+
+
+def refusal(project_id: int) -> str | None:
+    """Why the forge refused the token of a project."""
+    row = store.execute_sql("SELECT reason FROM forge_refusal WHERE project_id = ?", (project_id,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def refuse(project_id: int, reason: str, now: int) -> None:
+    """Nothing more is reported for a project, until its settings change or a message is tried again by hand."""
+    with store.atomic():
+        store.execute_sql(_REFUSE, (project_id, reason, now))
+
+
+def resume(project_id: int) -> bool:
+    """Ends a refusal; returns whether there was one."""
+    with store.atomic():
+        return bool(store.execute_sql("DELETE FROM forge_refusal WHERE project_id = ?", (project_id,)).rowcount)
+
+
+def renew(project_id: int, commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
+    """Ends a refusal, and reports commits anew: settings have changed, or what counts."""
+    with store.atomic():
+        store.execute_sql("DELETE FROM forge_refusal WHERE project_id = ?", (project_id,))
+        note(commits, now, times)

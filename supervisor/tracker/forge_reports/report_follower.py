@@ -1,0 +1,178 @@
+"""Follows the events of runs, and stores a report of each commit in the outbox when it is due.
+
+Completion has no event of its own: commits that wait for it are looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Collection
+
+import peewee
+
+from models.config.settings import Config
+from models.errors import Problem
+from models.outbound import following
+from models.storage.store import MAX_QUERY_SECONDS
+from models.tracker.forge_reports import commit_reports, waits
+from models.tracker.forge_reports.commit_reports import CommitReport
+from models.tracker.forge_reports.waits import Commit, Wait
+from models.tracker.runs import run_events
+from models.tracker.tables import reports
+from supervisor.clock import Clock
+from supervisor.outbound.dispatcher import Run
+
+log = logging.getLogger("outbox")
+
+_BATCH = 500
+_GATHER_SECONDS = 0.1
+"""Events come in groups."""
+_RETRY_SECONDS = 5.0
+_AWAITED_SECONDS = 10.0
+"""How often commits that are not complete are looked at again."""
+_FORGET_SECONDS = 600.0
+_MICROSECONDS = 1_000_000
+_FIRST: Commit = (0, "")
+
+
+class ReportFollower:
+    def __init__(self, config: Config, clock: Clock, run: Run, on_added: Callable[[], None]) -> None:
+        """`run` runs work on the store of the outbox in a thread. `on_added` is called when it has new messages."""
+        self._config = config
+        self._times = config.tracker.forge_reports
+        self._clock = clock
+        self._run = run
+        self._on_added = on_added
+        self._wake = asyncio.Event()
+        self._looks_at_all = True
+        self._looked_at, self._forgot_at = float("-inf"), float("-inf")
+
+    def wake(self) -> None:
+        """A run has changed."""
+        self._wake.set()
+
+    def look_again(self) -> None:
+        """A run may be complete, or reports may be allowed now."""
+        self._looks_at_all = True
+        self._wake.set()
+
+    def start(self) -> None:
+        """Begins at the newest event where nothing was followed before; in a thread."""
+        following.start(waits.SOURCE, self._newest())
+
+    @staticmethod
+    def _newest() -> int:
+        return reports.run_with_timeout(run_events.bounds, MAX_QUERY_SECONDS)[1]
+
+    async def watch(self) -> None:
+        """Follows, for ever."""
+        wait: float | None = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+                    await asyncio.sleep(_GATHER_SECONDS)
+            self._wake.clear()
+            try:
+                wait = await self._round()
+            except Exception as error:  # this task does not end
+                is_known = isinstance(error, peewee.PeeweeException | Problem | OSError)
+                log.warning("commits cannot be reported now: %s", error, exc_info=not is_known)
+                wait = _RETRY_SECONDS
+
+    async def _round(self) -> float | None:
+        """Reports what is due; returns the seconds until something else is, None if nothing waits."""
+        changed: set[Commit] = set()
+        is_more = True
+        while is_more:
+            found, is_more = await self._run(self._follow_some)
+            changed |= found
+        now = self._clock.since_boot()
+        if now >= self._forgot_at + _FORGET_SECONDS:
+            await self._run(lambda: waits.forget(self._clock.now(), self._config.server.outbox))
+            self._forgot_at = now
+        due = await self._run(lambda: waits.candidates(changed, self._clock.now()))
+        await self._report(due)
+        if self._looks_at_all or now >= self._looked_at + _AWAITED_SECONDS:
+            await self._look_at_all()
+        next_due, waiting = await self._run(waits.next_due)
+        times = []
+        if waiting:
+            times.append(max(0.01, self._looked_at + _AWAITED_SECONDS - self._clock.since_boot()))
+        if next_due is not None:
+            times.append(max(0.01, (next_due - self._clock.now()) / _MICROSECONDS))
+        return min(times, default=None)
+
+    def _follow_some(self) -> tuple[set[Commit], bool]:
+        """Notes the commits of some events; returns them, and whether there may be more."""
+        after = following.position(waits.SOURCE)
+        if after is None:
+            after = following.start(waits.SOURCE, self._newest())
+
+        def read() -> tuple[int, set[Commit], int]:
+            updates = run_events.since(after, _BATCH)
+            ids = sorted({int(json.loads(update.data)["runId"]) for update in updates})
+            return (
+                (updates[-1].id if updates else after),
+                set(commit_reports.of_runs(ids)) if ids else set(),
+                len(updates),
+            )
+
+        last, commits, count = reports.run_with_timeout(read, MAX_QUERY_SECONDS)
+        if count:
+            waits.follow(after, last, commits, self._clock.now(), self._times)
+        return commits, count == _BATCH
+
+    async def _look_at_all(self) -> None:
+        """Reports the commits that are complete now."""
+        self._looks_at_all, self._looked_at = False, self._clock.since_boot()
+        after = _FIRST
+        while found := await self._run(lambda: waits.listing(after)):  # noqa: B023 (called here)
+            await self._report(found)
+            after = found[-1].project_id, found[-1].commit
+
+    async def _report(self, found: Collection[Wait]) -> None:
+        """Each commit is judged for itself: one that cannot be judged waits on."""
+        for wait in found:
+            try:
+                if await self._run(lambda: self._enqueue(wait)):  # noqa: B023 (called here)
+                    self._on_added()
+            except Exception as error:
+                is_known = isinstance(error, peewee.PeeweeException | Problem)
+                log.warning("the commit %s cannot be judged now: %s", wait.commit, error, exc_info=not is_known)
+
+    def _enqueue(self, wait: Wait) -> bool:
+        """Stores the messages of a commit that is due or complete; returns whether there are any."""
+        now, limits = self._clock.now(), self._config.server.outbox
+        is_due = wait.due_at is not None and wait.due_at <= now
+        found = reports.run_with_timeout(lambda: self._judged(wait, is_due), MAX_QUERY_SECONDS)
+        if found is None or (isinstance(found, CommitReport) and not (is_due or found.is_over)):
+            return False
+        if isinstance(found, str):
+            log.debug("the commit %s of project %d is not reported: %s", wait.commit, wait.project_id, found)
+            return waits.enqueue(wait, [], True, now, limits) and False
+        messages = commit_reports.messages(found)
+        return waits.enqueue(wait, messages, found.is_over, now, limits) and bool(messages)
+
+    def _judged(self, wait: Wait, is_due: bool) -> CommitReport | str | None:
+        """None if the commit is neither due nor complete, which a query of one row shows."""
+        if not is_due and commit_reports.is_pending(wait.project_id, wait.commit):
+            return None
+        return find_report(self._config, wait.project_id, wait.commit, self._clock.now())
+
+    def renew(self, project_id: int) -> None:
+        """The newest commits of a project are reported anew, and its forge may be asked again; in a thread."""
+        now = self._clock.now()
+        since = now - int(self._config.server.outbox.max_age * _MICROSECONDS)
+        found = reports.run_with_timeout(lambda: commit_reports.recent(project_id, since), MAX_QUERY_SECONDS)
+        waits.renew(project_id, found, now, self._times)
+
+
+def find_report(config: Config, project_id: int, commit: str, now: int) -> CommitReport | str:
+    """A commit that may be reported, or why it may not. Reads the store of the tracker."""
+    tracker = config.tracker
+    late = now - round(tracker.runs.incomplete_after * _MICROSECONDS)
+    return commit_reports.find(project_id, commit, tracker.quality_gate, tracker.forge_reports, tracker.forges, late)

@@ -1,0 +1,148 @@
+"""The doubles of three forges that take reports. Each request is compared with the description of the forge's API.
+
+That of GitHub is in forge_facts.json (`.ci/forge_facts.py`); those of GitLab and Gitea are cut-outs of their
+`openapi_v2.yaml` (`postApiV4ProjectsIdStatusesSha`) and `v1_json.tmpl` (`repoCreateStatus`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import jsonschema  # type: ignore[import-untyped]
+from chart_servers import Reply, WebServer
+from forge_double import FACTS, TOKEN
+
+PREFIXES = {"github": "/api/v3", "gitlab": "/lab/api/v4", "forgejo": "/api/v1"}
+JSON = {"Content-Type": "application/json"}
+REPOSITORIES = {
+    "github": "http://localhost:{port}/shop/cart",
+    "gitlab": "http://127.0.0.1:{port}/lab/group/sub/cart",
+    "forgejo": "http://127.0.0.1:{port}/shop/cart",
+}
+
+
+def _body(required: Sequence[str], **properties: Any) -> Mapping[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+_TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
+OPERATIONS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "github": FACTS["github"]["reports"],
+    "gitlab": [
+        {
+            "method": "POST", "path": "/projects/{id}/statuses/{sha}", "parameters": [],
+            "body": _body(
+                ["state"],
+                state={"enum": ["pending", "running", "success", "failed", "canceled", "skipped"]}, ref=_TEXT,
+                target_url=_TEXT, description=_TEXT, name=_TEXT, context=_TEXT, coverage={"type": "number"},
+                pipeline_id=_NUMBER,
+            ),
+        },
+    ],
+    "forgejo": [
+        {
+            "method": "POST", "path": "/repos/{owner}/{repo}/statuses/{sha}", "parameters": [],
+            "body": _body(
+                [], state={"enum": ["pending", "success", "error", "failure", "warning", "skipped"]}, target_url=_TEXT,
+                description=_TEXT, context=_TEXT,
+            ),
+        },
+    ],
+}  # fmt: skip
+
+
+def forges(web: WebServer) -> dict[str, Any]:
+    """The section `tracker.forges` for the doubles."""
+    return {
+        "hub": {"type": "github", "url": f"http://localhost:{web.port}", "api-url": f"{web.url}/api/v3",
+                "token": TOKEN},
+        "lab": {"type": "gitlab", "url": f"{web.url}/lab", "token": TOKEN},
+        "tea": {"type": "forgejo", "url": web.url, "token": TOKEN},
+    }  # fmt: skip
+
+
+class ReportDouble:
+    """Keeps the statuses that it gets. `answers` replace the next answers; None is the usual one."""
+
+    def __init__(self, web: WebServer) -> None:
+        self.web = web
+        self.statuses: list[tuple[str, str, dict[str, Any]]] = []
+        """The kind of forge, the commit and the body of each."""
+        self.answers: list[Reply | None] = []
+        self.tokens = {TOKEN}
+        self.differences: list[str] = []
+        web.seen.clear()
+        web.bodies.clear()
+        web.pages = _EveryPage(self._reply)
+
+    def contexts(self, kind: str = "github") -> list[tuple[str, str]]:
+        """The context and state of each status that a forge got."""
+        name = "name" if kind == "gitlab" else "context"
+        return [(body[name], body["state"]) for forge, _, body in self.statuses if forge == kind]
+
+    def _reply(self, handler: Any) -> Reply:
+        path, headers = handler.path, {name.lower(): value for name, value in handler.headers.items()}
+        kind = next((kind for kind, prefix in PREFIXES.items() if path.startswith(prefix)), None)
+        body = self.web.bodies[-1]
+        if kind is None:
+            self.differences.append(f"{path} is not of the API of a forge")
+            return 404, JSON, b"{}"
+        self.differences += differing(kind, handler.command, path.removeprefix(PREFIXES[kind]), body)
+        if (answer := self.answers.pop(0) if self.answers else None) is not None:
+            return answer
+        if _token(kind, headers) not in self.tokens:
+            return 401, JSON, b'{"message":"Bad credentials"}'
+        return self._accept(kind, urlsplit(path).path, json.loads(body))
+
+    def _accept(self, kind: str, path: str, body: Any) -> Reply:
+        self.statuses.append((kind, path.rpartition("/")[2], body))
+        return 201, JSON, b"{}"
+
+
+def _token(kind: str, headers: Mapping[str, str]) -> str:
+    if kind == "gitlab":
+        return headers.get("private-token", "")
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token if scheme == {"github": "Bearer", "forgejo": "token"}[kind] else ""
+
+
+class _EveryPage(dict[str, Any]):
+    """Responds to every path with the same page."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._answer
+
+
+def differing(kind: str, method: str, url: str, body: bytes) -> Iterator[str]:
+    """How a request differs from the description of a forge."""
+    parts = urlsplit(url)
+    found = next((one for one in OPERATIONS[kind] if one["method"] == method and _fits(one, parts.path)), None)
+    if found is None:
+        yield f"{kind} has no {method} {parts.path}"
+        return
+    known = {one["name"] for one in found["parameters"] if one["in"] == "query"}
+    if unknown := {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - known:
+        yield f"the parameters {unknown} are not known"
+    if found["body"] is None:
+        if body:
+            yield f"{method} {parts.path} has no body"
+        return
+    errors = jsonschema.Draft202012Validator(found["body"]).iter_errors(json.loads(body))
+    yield from (f"{kind} {method} {parts.path}: {error.message}" for error in errors)
+
+
+def _fits(operation: Mapping[str, Any], path: str) -> bool:
+    """Whether a path is that of an operation: each parameter is one segment, numbers are digits."""
+    numbers = {one["name"] for one in operation["parameters"] if one["type"] == "integer"}
+    pattern = re.sub(
+        r"\\{(\w+)\\}", lambda match: "[0-9]+" if match[1] in numbers else "[^/]+", re.escape(operation["path"])
+    )
+    return re.fullmatch(pattern, path) is not None and ".." not in unquote(path)
