@@ -114,8 +114,10 @@ class ForgeReportsInfo:
     """What a project reports to its forge."""
 
     enabled: bool
+    comment: str
     statuses: str
     context: str
+    untrusted: str
 
 
 @http_message

@@ -377,8 +377,10 @@ class ForgeReports:
 
     enabled: bool = True
     publish: Literal["status"] = "status"
+    comment: Literal["always", "changes", "failures", "off"] = "changes"
     statuses: Literal["aggregate", "flags", "both"] = "aggregate"
     context: Annotated[str, forge_checks.status_context] = "pilothouse/gate"
+    untrusted: Literal["none", "comment"] = "none"
     debounce: Seconds = Seconds(15)
     max_wait: Span = Seconds(300)
 

@@ -24,6 +24,8 @@ STATES: tuple[State, ...] = ("PENDING", "DONE", "DEAD", "SUPERSEDED")
 
 FORGE_STATUS = "forge-status"
 """The kind of a message that sets the status of a commit on a forge."""
+FORGE_COMMENT = "forge-comment"
+"""That of a comment on a pull request."""
 MAX_ERROR_CHARACTERS = 500
 MAX_TARGETS_AT_ONCE = 4
 LEASE_SECONDS = 60

@@ -51,6 +51,13 @@ STEPS = [
         "CREATE TABLE forge_refusal (project_id INTEGER PRIMARY KEY, reason TEXT NOT NULL,"
         " created_at INTEGER NOT NULL)",
     ],
+    [
+        "CREATE TABLE forge_comment (project_id INTEGER NOT NULL, repository TEXT NOT NULL, number INTEGER NOT NULL,"
+        " comment_id INTEGER NOT NULL, hash TEXT NOT NULL, is_deleted INTEGER NOT NULL, updated_at INTEGER NOT NULL,"
+        " PRIMARY KEY (project_id, repository, number))",
+        "CREATE TABLE forge_comment_refusal (project_id INTEGER PRIMARY KEY, reason TEXT NOT NULL,"
+        " created_at INTEGER NOT NULL)",
+    ],
 ]
 """`forge_wait`: commits that are to be reported to their forge (`forge_reports/waits.py`)."""
 

@@ -18,7 +18,7 @@ from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import Conflict, Invalid, NotFound
 from models.inputs import UNSET, Input, Kind, body, inputs
 from models.json_format import http_message
-from models.tracker.forge_reports.report_settings import STATUSES
+from models.tracker.forge_reports.report_settings import COMMENTS, STATUSES, UNTRUSTED
 from models.tracker.forges.forge_links import repository, without_login
 from models.tracker.tables import Project, reports
 
@@ -166,8 +166,10 @@ class ProjectSettings:
         writeOnly=True, maxLength=MAX_TOKEN_CHARACTERS,
     )  # fmt: skip
     forge_reports_enabled: Any = _flag("Whether commits are reported to the forge")
+    forge_reports_comment: Any = _choice("When a pull request gets a comment", COMMENTS)
     forge_reports_statuses: Any = _choice("Whether a commit has a status for all flags, for each, or both", STATUSES)
     forge_reports_context: Any = _text("The name of the status", MAX_CONTEXT_CHARACTERS)
+    forge_reports_untrusted: Any = _choice("What is reported of runs that are not trusted", UNTRUSTED)
 
 
 FOR_WRITERS = (
@@ -175,7 +177,7 @@ FOR_WRITERS = (
     "max_test_drop_pct", "fail_on_any_failure",
 )  # fmt: skip
 """What the first form of the settings page has, which WRITE may change; all else needs OWNER."""
-FORGE = ("source_mode", "forge_repo", "forge_token")
+FORGE = ("source_mode", "forge_repo", "forge_token", "forge_reports_enabled", "forge_reports_comment")
 """What the form of the forge has."""
 
 

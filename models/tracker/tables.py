@@ -408,8 +408,8 @@ class Project(Table):
     quarantine_max_pct = peewee.FloatField(null=True)
     quarantine_waiting = peewee.IntegerField(null=True)
     forge_reports_enabled = Flag(null=True)
-    forge_reports_statuses = peewee.TextField(null=True)
-    forge_reports_context = peewee.TextField(null=True)
+    forge_reports_statuses, forge_reports_context = peewee.TextField(null=True), peewee.TextField(null=True)
+    forge_reports_comment, forge_reports_untrusted = peewee.TextField(null=True), peewee.TextField(null=True)
 
 
 class Run(Table):
@@ -486,10 +486,5 @@ STEPS.append(
 """`mark_change`: who changed the status of a test, and when. `quarantine_waiting`: how many flaky tests are not
 quarantined because too many are."""
 
-STEPS.append(
-    [
-        "ALTER TABLE project ADD COLUMN forge_reports_enabled INTEGER",
-        "ALTER TABLE project ADD COLUMN forge_reports_statuses TEXT",
-        "ALTER TABLE project ADD COLUMN forge_reports_context TEXT",
-    ]
-)
+_REPORTS = ("enabled INTEGER", "statuses TEXT", "context TEXT", "comment TEXT", "untrusted TEXT")
+STEPS.append([f"ALTER TABLE project ADD COLUMN forge_reports_{column}" for column in _REPORTS])

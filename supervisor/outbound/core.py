@@ -17,7 +17,7 @@ from models.errors import Unavailable
 from models.json_format import rfc3339
 from models.outbound import events, following, outbox
 from models.outbound.channels import Channel
-from models.outbound.outbox import FORGE_STATUS, Delivery, Outcome
+from models.outbound.outbox import FORGE_COMMENT, FORGE_STATUS, Delivery, Outcome
 from models.outbound.tables import FILE, store
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.project_secrets import ProjectSecrets
@@ -85,7 +85,7 @@ class Core:
         from supervisor.tracker.forge_reports.reporter import Reporter
 
         self.reports = ReportFollower(self._config, self._clock, self.run, self.dispatcher.wake)
-        self._reporter = Reporter(self._config, self._clock, self.run, self._secrets)
+        self._reporter = Reporter(self._config, self._clock, self.run, self._secrets, self.reports.look_again)
 
     def load(self) -> None:
         """Ends leases of an earlier process, and reads channels, rules and positions; in a thread."""
@@ -125,7 +125,7 @@ class Core:
     async def _send(self, delivery: Delivery) -> Outcome:
         if delivery.kind == "notify":
             return await self.notifier.send(delivery)
-        if delivery.kind == FORGE_STATUS and self._reporter is not None:
+        if delivery.kind in (FORGE_STATUS, FORGE_COMMENT) and self._reporter is not None:
             return await self._reporter.send(delivery)
         return Outcome(False, None, f"nothing sends messages of the kind {delivery.kind}", is_final=True)
 

@@ -199,6 +199,8 @@ DEFAULTS: dict[str, object] = {
     "tracker.forges": {},
     "tracker.forge-reports.enabled": True,
     "tracker.forge-reports.publish": "status",
+    "tracker.forge-reports.comment": "changes",
+    "tracker.forge-reports.untrusted": "none",
     "tracker.forge-reports.statuses": "aggregate",
     "tracker.forge-reports.context": "pilothouse/gate",
     "tracker.forge-reports.debounce": 15,

@@ -1,7 +1,7 @@
 """The doubles of three forges that take reports. Each request is compared with the description of the forge's API.
 
 That of GitHub is in forge_facts.json (`.ci/forge_facts.py`); those of GitLab and Gitea are cut-outs of their
-`openapi_v2.yaml` (`postApiV4ProjectsIdStatusesSha`) and `v1_json.tmpl` (`repoCreateStatus`).
+`openapi_v2.yaml` (`postApiV4ProjectsIdStatusesSha` and others) and `v1_json.tmpl` (`repoCreateStatus` and others).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from chart_servers import Reply, WebServer
 from forge_double import FACTS, TOKEN
 
 PREFIXES = {"github": "/api/v3", "gitlab": "/lab/api/v4", "forgejo": "/api/v1"}
+OWN_ID = 77
+"""The user that the token belongs to."""
 JSON = {"Content-Type": "application/json"}
 REPOSITORIES = {
     "github": "http://localhost:{port}/shop/cart",
@@ -29,7 +31,16 @@ def _body(required: Sequence[str], **properties: Any) -> Mapping[str, Any]:
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
+def _operation(method: str, path: str, body: Mapping[str, Any] | None = None, *query: str) -> Mapping[str, Any]:
+    numbers = [{"name": name, "in": "path", "type": "integer"} for name in ("iid", "note_id", "index", "comment")]
+    parameters = [*numbers, *({"name": name, "in": "query", "type": "string"} for name in query)]
+    return {"method": method, "path": path, "parameters": parameters, "body": body}
+
+
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
+_NOTE = _body(["body"], body=_TEXT)
+_NOTES = "/projects/{id}/merge_requests/{iid}/notes"
+_ISSUE = "/repos/{owner}/{repo}/issues"
 OPERATIONS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "github": FACTS["github"]["reports"],
     "gitlab": [
@@ -42,6 +53,11 @@ OPERATIONS: Mapping[str, Sequence[Mapping[str, Any]]] = {
                 pipeline_id=_NUMBER,
             ),
         },
+        _operation("GET", "/user"),
+        _operation("GET", _NOTES, None, "per_page", "page", "order_by", "sort"),
+        _operation("POST", _NOTES, _NOTE),
+        _operation("PUT", f"{_NOTES}/{{note_id}}", _NOTE),
+        _operation("GET", "/projects/{id}/repository/commits/{sha}/merge_requests"),
     ],
     "forgejo": [
         {
@@ -51,6 +67,11 @@ OPERATIONS: Mapping[str, Sequence[Mapping[str, Any]]] = {
                 description=_TEXT, context=_TEXT,
             ),
         },
+        _operation("GET", "/user"),
+        _operation("GET", f"{_ISSUE}/{{index}}/comments", None, "since", "before"),
+        _operation("POST", f"{_ISSUE}/{{index}}/comments", _NOTE),
+        _operation("PATCH", f"{_ISSUE}/comments/{{comment}}", _NOTE),
+        _operation("GET", "/repos/{owner}/{repo}/pulls", None, "state", "sort", "page", "limit"),
     ],
 }  # fmt: skip
 
@@ -73,6 +94,14 @@ class ReportDouble:
         self.statuses: list[tuple[str, str, dict[str, Any]]] = []
         """The kind of forge, the commit and the body of each."""
         self.answers: list[Reply | None] = []
+        self.comments: list[dict[str, Any]] = []
+        """All comments, with the kind of forge and the number of their pull request."""
+        self.pulls: list[dict[str, Any]] = []
+        """What a forge lists as pull requests."""
+        self.writes: list[tuple[str, str, str]] = []
+        """Each request that made or changed a comment: the kind of forge, the method and the text."""
+        self.is_anonymous = False
+        """Whether the token is nobody's."""
         self.tokens = {TOKEN}
         self.differences: list[str] = []
         web.seen.clear()
@@ -96,11 +125,47 @@ class ReportDouble:
             return answer
         if _token(kind, headers) not in self.tokens:
             return 401, JSON, b'{"message":"Bad credentials"}'
-        return self._accept(kind, urlsplit(path).path, json.loads(body))
+        return self._accept(kind, handler.command, path, json.loads(body or b"null"))
 
-    def _accept(self, kind: str, path: str, body: Any) -> Reply:
-        self.statuses.append((kind, path.rpartition("/")[2], body))
-        return 201, JSON, b"{}"
+    def _accept(self, kind: str, method: str, url: str, body: Any) -> Reply:
+        path, query = urlsplit(url).path, dict(parse_qsl(urlsplit(url).query))
+        if path.endswith("/user"):
+            return (403, JSON, b"{}") if self.is_anonymous else _json(200, {"id": OWN_ID, "login": "bot"})
+        if "/statuses/" in path:
+            self.statuses.append((kind, path.rpartition("/")[2], body))
+            return 201, JSON, b"{}"
+        if path.endswith(("/pulls", "/merge_requests")):
+            return _json(200, self.pulls)
+        if method == "GET":
+            number = int(path.split("/")[-2])
+            found = [one for one in self.comments if (one["kind"], one["number"]) == (kind, number)]
+            size, page = int(query.get("per_page", 10_000)), int(query.get("page", 1))
+            return _json(200, found[size * (page - 1) : size * page])
+        return self._write(kind, method, path, body["body"])
+
+    def _write(self, kind: str, method: str, path: str, text: str) -> Reply:
+        if method == "POST":
+            made = self.add(kind, int(path.split("/")[-2]), text)
+            self.writes.append((kind, method, text))
+            return _json(201, made)
+        found = next((one for one in self.comments if one["id"] == int(path.rpartition("/")[2])), None)
+        if found is None:
+            return 404, JSON, b'{"message":"Not Found"}'
+        found["body"] = text
+        self.writes.append((kind, method, text))
+        return _json(200, found)
+
+    def add(self, kind: str, number: int, text: str, author: int = OWN_ID) -> dict[str, Any]:
+        """A comment on a pull request."""
+        writer = "author" if kind == "gitlab" else "user"
+        id = 1 + max((one["id"] for one in self.comments), default=100)
+        made = {"id": id, "body": text, writer: {"id": author}, "kind": kind, "number": number}
+        self.comments.append(made)
+        return made
+
+
+def _json(status: int, value: Any) -> Reply:
+    return status, JSON, json.dumps(value).encode()
 
 
 def _token(kind: str, headers: Mapping[str, str]) -> str:

@@ -61,18 +61,18 @@ async def run_in_store(work: Any) -> Any:
 class Sender:
     """A project with one trusted run, whose report is sent by hand."""
 
-    def __init__(self, web: WebServer, tmp_path: Path, kind: str = "github", **facts: Any) -> None:
+    def __init__(self, web: WebServer, tmp_path: Path, kind: str = "github", timeout: float = 30, **facts: Any) -> None:
         self.double = ReportDouble(web)
         found = {
             name: Forge(section["type"], section["url"], section.get("api-url"), section["token"])
             for name, section in forges(web).items()
         }
-        server = Server(data_dir=tmp_path, outbound=Outbound(timeout=Seconds(1)))
+        server = Server(data_dir=tmp_path, outbound=Outbound(timeout=Seconds(timeout)))
         self.config = Config(server=server, tracker=Tracker(forges=found))
         repo = REPOSITORIES[kind].format(port=web.port)
         self.project = records.create_project("shop", forge_repo=repo, forge_repo_by_admin=1)
         self.run = records.create_run(self.project, {"a": records.PASSED}, commit_sha=SHA, trusted=True, **facts)
-        self.reporter = Reporter(self.config, FixedClock(), run_in_store, ProjectSecrets(server))
+        self.reporter = Reporter(self.config, FixedClock(), run_in_store, ProjectSecrets(server), lambda: None)
 
     def report(self) -> CommitReport | str:
         return find_report(self.config, self.project.id, SHA, NOW)
@@ -107,6 +107,7 @@ LIMITED = b'{"message":"You have exceeded a secondary rate limit."}'
         ("github", (301, {"Location": "https://elsewhere.example/"}, b""), "DEAD", None),
         ("github", (403, JSON, b'{"message":"Resource not accessible by personal access token"}'), "DEAD", None),
         ("gitlab", (400, JSON, b'{"message":"Cannot transition status via :run from :running"}'), "DONE", None),
+        ("gitlab", (409, JSON, b'{"message":"Another update is in progress"}'), "PENDING", None),
         ("gitlab", (400, JSON, b'{"message":"state does not have a valid value"}'), "DEAD", None),
         ("gitlab", (404, JSON, b'{"message":"404 Commit Not Found"}'), "DEAD", None),
     ],
@@ -127,7 +128,7 @@ def test_what_becomes_of_a_report_by_the_answer(
 
 
 def test_a_hanging_forge_is_tried_again(web: WebServer, tmp_path: Path) -> None:
-    sender = Sender(web, tmp_path)
+    sender = Sender(web, tmp_path, timeout=1)
     released = threading.Event()
     web.pages = {f"/api/v3/repos/shop/cart/statuses/{SHA}": lambda _: (201 + released.wait(60), {}, b"{}")}
     outcome = sender.send()
@@ -237,7 +238,9 @@ def test_the_list_is_read_in_parts_and_forgets_what_is_old(monkeypatch: pytest.M
     in_store(lambda: waits.refuse(1, "no", NOW))
     assert {one.project_id for one in in_store(lambda: waits.listing((0, "")))} == {2}
     in_store(lambda: waits.record(1, "x", "hash", NOW))
-    in_store(lambda: waits.forget(NOW + 15 * 86_400 * SECOND, LIMITS))
+    in_store(lambda: waits.forget(NOW + 25 * 3600 * SECOND, LIMITS, 2 * 3600.0))
+    assert len(in_store(lambda: waits.listing((0, "")))) == 2
+    in_store(lambda: waits.forget(NOW + 15 * 86_400 * SECOND, LIMITS, 2 * 3600.0))
     assert in_store(lambda: waits.next_due()) == (None, 0)
     assert in_store(lambda: waits.sent(1, "x")) is None
 
@@ -257,7 +260,9 @@ def test_a_commit_that_cannot_be_judged_stops_no_other(
 
     monkeypatch.setattr(follower, "_judged", failing)
     in_store(follower.start)
-    asyncio.run(follower._round())
+    wait = asyncio.run(follower._round())
+    assert wait is not None
+    assert wait >= 4, "what fails is not tried again and again"
     (left,) = in_store(lambda: waits.listing((0, "")))
     assert (left.commit, added) == ("b" * 40, [1])
 

@@ -36,8 +36,8 @@ def double(web: WebServer) -> Iterator[ReportDouble]:
 
 @pytest.fixture(scope="module")
 def server(web: WebServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    tracker = {"forges": forges(web), "forge-reports": {"debounce": "0s"}}
-    settings = {"public-url": PUBLIC_URL}
+    tracker = {"forges": forges(web), "forge-reports": {"debounce": "0s", "comment": "off"}}
+    settings = {"public-url": PUBLIC_URL, "outbound": {"timeout": "30s"}}
     with http_checks.running_server(tmp_path_factory.mktemp("reports"), tracker=tracker, server=settings) as server:
         yield server
 
@@ -78,6 +78,15 @@ class Reported:
             return items if [item["state"] for item in items] == list(states) else None
 
         return list(wait_for(found, about=f"states {states}"))
+
+    def until_quiet(self) -> None:
+        """Waits until no message of the project waits."""
+
+        def is_quiet() -> bool:
+            answer = self.server.get(f"{API}/outbox?state=PENDING&projectId={self.id}", **self.admin)
+            return list(answer.json["items"]) == []
+
+        wait_for(is_quiet)
 
     def forge(self) -> Any:
         return self.server.get(f"{API}/projects/{self.id}/forge", **self.admin).json
@@ -141,19 +150,24 @@ def test_each_flag_may_have_its_own_status(
     assert link == f"{PUBLIC_URL}/runs/{run}"
 
 
-def test_expected_uploads_are_pending_and_20_shards_of_3_flags_make_two_statuses(
+def test_expected_uploads_are_pending_and_20_shards_of_3_flags_make_two_statuses_and_one_comment(
     server: Server, double: ReportDouble
 ) -> None:
-    project = Reported(server, double, "shards")
+    project = Reported(server, double, "shards", forgeReportsComment="always")
     shards = [(f"flag{number % 3}", str(number)) for number in range(20)]
     for flag, shard in shards:
         expected = {"expectedUploads": str(sum(one == flag for one, _ in shards)), "runKey": flag, "flag": flag}
-        project.upload(sha("d"), ("junit", junit(1, prefix=f"s{shard}-")), jobKey=shard, **expected)
+        reports = ("junit", junit(1, prefix=f"s{shard}-"))
+        project.upload(sha("d"), reports, jobKey=shard, prNumber="7", **expected)
         if shard == "0":
             wait_for(lambda: double.contexts() == [("pilothouse/gate", "pending")])
             assert double.statuses[0][2]["description"] == "Gate pending: waiting for more uploads"
     wait_for(lambda: double.contexts()[1:] == [("pilothouse/gate", "success")])
     assert double.statuses[-1][2]["description"] == "Gate passed: 20 passed, 0 failed"
+    wait_for(lambda: double.comments)
+    project.until_quiet()
+    (written,) = double.writes
+    assert "**Tests:** 20 passed, 0 failed" in written[2]
 
 
 def test_a_run_that_is_closed_is_reported_without_another_upload(server: Server, double: ReportDouble) -> None:
@@ -280,6 +294,8 @@ def test_a_forge_that_hangs_delays_no_upload(server: Server, double: ReportDoubl
     ("settings", "field"),
     [
         ({"forgeReportsStatuses": "all"}, "forgeReportsStatuses"),
+        ({"forgeReportsComment": "never"}, "forgeReportsComment"),
+        ({"forgeReportsUntrusted": True}, "forgeReportsUntrusted"),
         ({"forgeReportsEnabled": "yes"}, "forgeReportsEnabled"),
         ({"forgeReportsContext": ""}, "forgeReportsContext"),
         ({"forgeReportsContext": "x" * 101}, "forgeReportsContext"),
@@ -292,9 +308,13 @@ def test_a_bad_setting_is_named(server: Server, double: ReportDouble, settings: 
 
 
 def test_null_inherits_the_setting_of_the_server(server: Server, double: ReportDouble) -> None:
-    own = {"enabled": False, "statuses": "both", "context": "ci"}
+    own = {"enabled": False, "comment": "always", "statuses": "both", "context": "ci", "untrusted": "comment"}
     names = [f"forgeReports{name.title()}" for name in own]
     project = Reported(server, double, "inherits")
-    assert project.patch(**dict(zip(names, own.values(), strict=True))).json["forgeReports"] == own
-    inherited = {"enabled": True, "statuses": "aggregate", "context": "pilothouse/gate"}
+    found = project.patch(**dict(zip(names, own.values(), strict=True)))
+    assert found.json["forgeReports"] == own
+    assert '"enabled":false' in found.text, "not 0"
+    inherited = {
+        "enabled": True, "comment": "off", "statuses": "aggregate", "context": "pilothouse/gate", "untrusted": "none",
+    }  # fmt: skip
     assert project.patch(**dict.fromkeys(names)).json["forgeReports"] == inherited

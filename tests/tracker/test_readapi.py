@@ -103,7 +103,10 @@ def test_project_has_its_effective_thresholds_and_its_branches(server: Server) -
         "qualityGate", "quarantine", "quarantineWaiting", "branches", "role", "forgeRepo", "forgeToken",
         "forgeReports",
     }  # fmt: skip
-    assert found["forgeReports"] == {"enabled": True, "statuses": "aggregate", "context": "pilothouse/gate"}
+    assert found["forgeReports"] == {
+        "enabled": True, "comment": "changes", "statuses": "aggregate", "context": "pilothouse/gate",
+        "untrusted": "none",
+    }  # fmt: skip
     assert found["branches"] == ["b", "main"]
     assert found["role"] is None
     assert found["qualityGate"] == {

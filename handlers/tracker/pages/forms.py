@@ -17,6 +17,7 @@ from models.errors import NotFound
 from models.inputs import read
 from models.tracker import settings
 from models.tracker import visibility as visible
+from models.tracker.forge_reports.report_settings import COMMENTS
 from models.tracker.forges import project_forge as forges
 from models.tracker.forges.project_forge import TokenChange
 from models.tracker.gate import quality_gate
@@ -76,6 +77,10 @@ class SettingsForm(Form):
 
     async def again(self, *arguments: str) -> None:
         values = await self.query_store(lambda: self._values(arguments[0]))
+        if "forge" in values:
+            id = values["project"].id
+            refusal = await self.services.outbound.report_refusal(id)
+            values["forge"] = self.tracker.forges.state(id, values["forge"], refusal)
         write_page(self, "tracker/project_settings.html", roles=PROJECT_ROLES, **values)
 
     def _values(self, id: str) -> dict[str, Any]:
@@ -92,7 +97,9 @@ class SettingsForm(Form):
     def _forge(self, project: Project) -> dict[str, Any]:
         tracker = self.config.tracker
         return {
-            "forge": self.tracker.forges.state(project.id, forges.link(project, tracker.forges)),
+            "forge": forges.link(project, tracker.forges),
+            "comments": COMMENTS,
+            "reports": tracker.forge_reports,
             "offered": forges.offered(project),
             "modes": settings.SOURCE_MODES,
             "default_mode": tracker.source.mode,

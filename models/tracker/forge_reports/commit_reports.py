@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from models.config.settings import Forge, ForgeReports, QualityGate
 from models.errors import Problem
-from models.outbound.outbox import FORGE_STATUS, Message
+from models.outbound.outbox import FORGE_COMMENT, FORGE_STATUS, Message
 from models.percentages import rounded_down
 from models.tracker.forge_reports import report_settings
 from models.tracker.forges import project_forge
 from models.tracker.forges.forge_links import is_commit
 from models.tracker.forges.project_forge import ForgeLink, Forges
-from models.tracker.gate import commit_gate
+from models.tracker.gate import commit_gate, quality_gate
 from models.tracker.gate.commit_gate import CommitVerdict, FlagStatus
 from models.tracker.gate.quality_gate import RuleInfo
 from models.tracker.tables import Project, Run, reports
@@ -45,6 +46,9 @@ class CommitReport:
     link: ForgeLink
     commit: str
     judged: CommitVerdict
+    base_branch: str
+    is_trusted: bool = True
+    """Else it has a comment only."""
 
     @property
     def forge(self) -> Forge:
@@ -106,20 +110,34 @@ def find(
     link = project_forge.link(project, forges)
     if link.reason is not None:
         return link.reason
-    if not is_commit(commit) or len(commit) not in _HASH_CHARACTERS:
+    if not is_whole(commit):
         return f"the commit {commit} is not a whole SHA"
     try:
         newest = commit_gate.find(project, commit, None, None).newest
     except Problem as problem:
         return problem.message
-    found = CommitReport(project, own, link, commit, commit_gate.judge(newest, project, gate, late=late))
-    return _distrusted([flag.run for flag in found.own], link, forges) or found
+    base = quality_gate.thresholds(project, gate).base_branch
+    found = CommitReport(project, own, link, commit, commit_gate.judge(newest, project, gate, late=late), base)
+    runs = [flag.run for flag in found.own]
+    allows_others = own.untrusted == "comment" and own.comment != "off"
+    reason = distrusted(runs, link, forges, allows_others)
+    return reason or evolve(found, is_trusted=all(run.trusted for run in runs))
 
 
-def _distrusted(runs: Sequence[Run], link: ForgeLink, forges: Forges) -> str | None:
-    """Why runs are not reported; None if all of them may be."""
+def is_whole(commit: str | None) -> bool:
+    """Whether this is the whole hash of a commit: forges take no other."""
+    return commit is not None and is_commit(commit) and len(commit) in _HASH_CHARACTERS
+
+
+def is_waiting(judged: CommitVerdict, runs: Sequence[Run]) -> bool:
+    """Whether expected uploads, or required flags, may still come."""
+    return judged.is_waiting or any(run.state == "PENDING" and run.expected_uploads is not None for run in runs)
+
+
+def distrusted(runs: Sequence[Run], link: ForgeLink, forges: Forges, allows_others: bool = False) -> str | None:
+    """Why runs are not reported; None if all of them may be. `allows_others`: runs that are not trusted too."""
     for run in runs:
-        if not run.trusted:
+        if not run.trusted and not allows_others:
             return f"an upload of the run {run.id} had no credential of WRITE"
         if run.repo_url is not None and not project_forge.names_same(run.repo_url, link, forges):
             return f"the run {run.id} names another repository than the confirmed one"
@@ -127,14 +145,31 @@ def _distrusted(runs: Sequence[Run], link: ForgeLink, forges: Forges) -> str | N
 
 
 def messages(found: CommitReport) -> list[Message]:
-    """The messages for the outbox, one for each context."""
+    """The messages for the outbox: one for each context, and one for the comment."""
     settings, flags = found.settings, [flag.flag for flag in found.own]
+    others = [] if settings.comment == "off" else _comments(found)
+    if not found.is_trusted:
+        return others
     contexts: list[tuple[str, str | None]] = []
     if settings.statuses != "flags":
         contexts.append((settings.context, None))
     if settings.statuses != "aggregate":
         contexts += [(f"{settings.context}/{flag}"[:MAX_CONTEXT_CHARACTERS], flag) for flag in flags]
-    return [_message(found, context, flag) for context, flag in contexts]
+    return [*(_message(found, context, flag) for context, flag in contexts), *others]
+
+
+def _comments(found: CommitReport) -> list[Message]:
+    """The comment on the pull request; where no upload names one, the forge is asked, but not for the base branch."""
+    newest = found.judged.newest
+    numbers = [flag.run.pr_number for flag in found.own if flag.run.pr_number is not None]
+    number = numbers[0] if numbers else None
+    if number is None and newest.branch in (None, found.base_branch):
+        return []
+    of = f"pull request {number}" if number is not None else f"pull request of {found.commit[:_SHORT_SHA_DIGITS]}"
+    payload: dict[str, Any] = {"type": "forge.comment", "data": {"title": f"comment on the {of}"}}
+    key = f"{FORGE_COMMENT} {found.project.id} {found.commit if number is None else number}"
+    payload |= {"commit": found.commit, "pull": number}
+    return [Message(FORGE_COMMENT, f"{TARGET}{found.link.name}", payload, key, found.project.id)]
 
 
 def _message(found: CommitReport, context: str, flag: str | None) -> Message:
@@ -150,8 +185,8 @@ def status(found: CommitReport, context: str, flag: str | None) -> CommitStatus 
     if not flags:
         return None
     judged, runs = found.judged, [one.run for one in flags]
-    is_waiting = judged.is_waiting or any(run.state == "PENDING" and run.expected_uploads is not None for run in runs)
-    is_one = flag is not None or (len(judged.flags) == 1 and not is_waiting)  # other flags may come
+    waits = is_waiting(judged, runs)
+    is_one = flag is not None or (len(judged.flags) == 1 and not waits)  # other flags may come
     path = f"/runs/{runs[0].id}" if is_one else f"/projects/{found.project.id}/commits/{quote(found.commit, safe='')}"
     if flag is None:
         passed, coverage = judged.verdict.passed, judged.coverage.pct if judged.coverage else None
@@ -161,7 +196,7 @@ def status(found: CommitReport, context: str, flag: str | None) -> CommitStatus 
         passed, coverage = bool(flags[0].passed), flags[0].coverage
         delta = verdict.coverage_delta if verdict else None
         rules = [*(verdict.rules if verdict else ()), *(rule for rule in judged.verdict.rules if rule.flag is None)]
-    state = "pending" if is_waiting else "success" if passed else "failure"
+    state = "pending" if waits else "success" if passed else "failure"
     text = _description(state, runs, coverage, delta, rules)
     pipeline = _PIPELINE.fullmatch(judged.newest.run_key or "") if judged.newest.ci_provider == "gitlab" else None
     return CommitStatus(context, state, text, path, coverage, int(pipeline[1]) if pipeline else None)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from attrs import field, frozen
+
 from models.config.settings import Forge
 from models.outbound.formats import HttpMessage
 from models.tracker.forge_reports.commit_reports import CommitReport, CommitStatus
@@ -20,6 +22,8 @@ _TOKENS = {
     "forgejo": ("Authorization", "token"),
 }
 """The header that has the token, and what stands before it."""
+COMMENTS_A_PAGE = 50
+_NOUNS = {"github": "comments", "gitlab": "notes", "forgejo": "comments"}
 _GITLAB_STATES = {"failure": "failed"}
 
 
@@ -54,3 +58,74 @@ def request(forge: Forge, token: str, method: str, path: str, body: Mapping[str,
 def digest(message: HttpMessage) -> str:
     """Of what a request says: equal reports are not sent twice."""
     return hashlib.sha256(b"\n".join((message.url.encode(), message.body))).hexdigest()
+
+
+@frozen
+class CommentRequests:
+    """The requests about the comments of pull and merge requests of a repository."""
+
+    forge: Forge
+    repository: str
+    token: str = field(repr=False)
+
+    @property
+    def _is_gitlab(self) -> bool:
+        return self.forge.type == "gitlab"
+
+    @property
+    def _base(self) -> str:
+        if self._is_gitlab:
+            return f"/projects/{quote(self.repository, safe='')}"
+        return f"/repos/{quote(self.repository)}"
+
+    def _comments(self, number: int) -> str:
+        return f"{self._base}/{'merge_requests' if self._is_gitlab else 'issues'}/{number}/{_NOUNS[self.forge.type]}"
+
+    def user(self) -> HttpMessage:
+        """Whose token it is."""
+        return request(self.forge, self.token, "GET", "/user")
+
+    def listing(self, number: int, page: int) -> HttpMessage | None:
+        """A page of comments, the oldest first; None beyond the last one of a forge without pages."""
+        if self.forge.type == "forgejo":
+            return None if page > 1 else request(self.forge, self.token, "GET", self._comments(number))
+        order = "&order_by=created_at&sort=asc" if self._is_gitlab else ""
+        query = f"?per_page={COMMENTS_A_PAGE}&page={page}{order}"
+        return request(self.forge, self.token, "GET", self._comments(number) + query)
+
+    def create(self, number: int, text: str) -> HttpMessage:
+        return request(self.forge, self.token, "POST", self._comments(number), {"body": text})
+
+    def edit(self, number: int, id: int, text: str) -> HttpMessage:
+        path = f"{self._comments(number)}/{id}" if self._is_gitlab else f"{self._base}/issues/comments/{id}"
+        return request(self.forge, self.token, "PUT" if self._is_gitlab else "PATCH", path, {"body": text})
+
+    def open_requests(self, commit: str) -> HttpMessage:
+        """Those that may have a commit as their head."""
+        commit = quote(commit.lower(), safe="")
+        paths = {
+            "github": f"/commits/{commit}/pulls?per_page=100",
+            "gitlab": f"/repository/commits/{commit}/merge_requests",
+            "forgejo": "/pulls?state=open&sort=recentupdate&limit=50",
+        }
+        return request(self.forge, self.token, "GET", self._base + paths[self.forge.type])
+
+
+def author_of(comment: Any) -> int | None:
+    """The id of the user that wrote a comment."""
+    user = comment.get("user") or comment.get("author") if isinstance(comment, dict) else None
+    id = user.get("id") if isinstance(user, dict) else None
+    return id if isinstance(id, int) else None
+
+
+def open_with_head(found: Any, commit: str) -> int | None:
+    """The number of the open request of a list whose head is a commit."""
+    for one in found if isinstance(found, list) else ():
+        if not isinstance(one, dict) or one.get("state") not in ("open", "opened"):
+            continue
+        head = one.get("head")
+        sha = head.get("sha") if isinstance(head, dict) else one.get("sha")
+        number = one.get("iid", one.get("number"))
+        if isinstance(sha, str) and sha.lower() == commit.lower() and isinstance(number, int):
+            return number
+    return None

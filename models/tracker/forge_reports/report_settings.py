@@ -7,9 +7,11 @@ from attrs import evolve
 from models.config.settings import ForgeReports
 from models.tracker.tables import Project
 
-OF_PROJECT = ("enabled", "statuses", "context")
+OF_PROJECT = ("enabled", "comment", "statuses", "context", "untrusted")
 """The settings that a project may have; their columns begin with `forge_reports_`."""
 STATUSES = ("aggregate", "flags", "both")
+COMMENTS = ("always", "changes", "failures", "off")
+UNTRUSTED = ("none", "comment")
 
 
 def of_project(project: Project, settings: ForgeReports) -> ForgeReports:

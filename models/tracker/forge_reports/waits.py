@@ -12,7 +12,7 @@ from attrs import frozen
 
 from models.config.settings import ForgeReports, Outbox
 from models.outbound import following, outbox
-from models.outbound.outbox import Message
+from models.outbound.outbox import FORGE_COMMENT, FORGE_STATUS, Message
 from models.outbound.tables import store
 
 SOURCE = "forge"
@@ -48,8 +48,28 @@ _RECORD = """
     ON CONFLICT (project_id, name) DO UPDATE SET hash = excluded.hash, sent_at = excluded.sent_at"""
 _PRUNE = "DELETE FROM forge_sent WHERE sent_at < ?"
 _REFUSE = """
-    INSERT INTO forge_refusal (project_id, reason, created_at) VALUES (?, ?, ?)
+    INSERT INTO {} (project_id, reason, created_at) VALUES (?, ?, ?)
     ON CONFLICT (project_id) DO UPDATE SET reason = excluded.reason"""
+_REFUSALS = {FORGE_STATUS: "forge_refusal", FORGE_COMMENT: "forge_comment_refusal"}
+"""A token may set statuses and make no comments."""
+_OF_PULL = "project_id = ? AND repository = ? AND number = ?"
+_COMMENT = f"SELECT comment_id, hash, is_deleted FROM forge_comment WHERE {_OF_PULL}"  # noqa: S608 (our own condition)
+_KEEP_COMMENT = """
+    INSERT INTO forge_comment (project_id, repository, number, comment_id, hash, is_deleted, updated_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (project_id, repository, number) DO UPDATE SET
+        comment_id = excluded.comment_id, hash = excluded.hash, is_deleted = excluded.is_deleted,
+        updated_at = excluded.updated_at"""
+_FORGET_COMMENTS = "DELETE FROM forge_comment WHERE updated_at < ?"
+_COMMENT_DAYS = 365
+
+
+@frozen
+class Comment:
+    """A comment on a forge, with the hash of what it says. `is_deleted`: somebody deleted it."""
+
+    id: int
+    hash: str
+    is_deleted: bool = False
 
 
 @frozen
@@ -115,11 +135,15 @@ def enqueue(wait: Wait, messages: Sequence[Message], is_over: bool, now: int, li
     return True
 
 
-def forget(now: int, limits: Outbox) -> None:
-    """Deletes what waits since longer than a message may, and what is known of commits of long ago."""
+def forget(now: int, limits: Outbox, longest: float) -> None:
+    """Deletes what waits since longer than a message may, and what is known of commits of long ago.
+
+    `longest` is how many seconds a run may take to be complete.
+    """
     with store.atomic():
-        store.execute_sql(_FORGET, (now - int(limits.max_age * _SECOND),))
+        store.execute_sql(_FORGET, (now - int((limits.max_age + longest) * _SECOND),))
         store.execute_sql(_PRUNE, (now - limits.retain_days * _DAY,))
+        store.execute_sql(_FORGET_COMMENTS, (now - _COMMENT_DAYS * _DAY,))
 
 
 def sent(project_id: int, name: str) -> str | None:
@@ -133,26 +157,39 @@ def record(project_id: int, name: str, hash: str, now: int) -> None:
         store.execute_sql(_RECORD, (project_id, name, hash, now))
 
 
-def refusal(project_id: int) -> str | None:
-    """Why the forge refused the token of a project."""
-    row = store.execute_sql("SELECT reason FROM forge_refusal WHERE project_id = ?", (project_id,)).fetchone()
+def refusal(project_id: int, kind: str = FORGE_STATUS) -> str | None:
+    """Why the forge refused the token of a project, for statuses or comments."""
+    row = store.execute_sql(f"SELECT reason FROM {_REFUSALS[kind]} WHERE project_id = ?", (project_id,)).fetchone()  # noqa: S608 (ours)
     return None if row is None else str(row[0])
 
 
-def refuse(project_id: int, reason: str, now: int) -> None:
-    """Nothing more is reported for a project, until its settings change or a message is tried again by hand."""
+def refuse(project_id: int, reason: str, now: int, kind: str = FORGE_STATUS) -> None:
+    """Nothing more of the kind is reported, until the project's settings change or a message is tried again by hand."""
     with store.atomic():
-        store.execute_sql(_REFUSE, (project_id, reason, now))
+        store.execute_sql(_REFUSE.format(_REFUSALS[kind]), (project_id, reason, now))
 
 
-def resume(project_id: int) -> bool:
-    """Ends a refusal; returns whether there was one."""
+def resume(project_id: int, kind: str = FORGE_STATUS) -> None:
+    """Ends a refusal."""
     with store.atomic():
-        return bool(store.execute_sql("DELETE FROM forge_refusal WHERE project_id = ?", (project_id,)).rowcount)
+        store.execute_sql(f"DELETE FROM {_REFUSALS[kind]} WHERE project_id = ?", (project_id,))  # noqa: S608 (ours)
+
+
+def comment(project_id: int, repository: str, number: int) -> Comment | None:
+    """The comment on a pull request, if it was made."""
+    row = store.execute_sql(_COMMENT, (project_id, repository.lower(), number)).fetchone()
+    return None if row is None else Comment(int(row[0]), str(row[1]), bool(row[2]))
+
+
+def keep_comment(project_id: int, repository: str, number: int, kept: Comment, now: int) -> None:
+    values = (project_id, repository.lower(), number, kept.id, kept.hash, int(kept.is_deleted), now)
+    with store.atomic():
+        store.execute_sql(_KEEP_COMMENT, values)
 
 
 def renew(project_id: int, commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
     """Ends a refusal, and reports commits anew: settings have changed, or what counts."""
     with store.atomic():
-        store.execute_sql("DELETE FROM forge_refusal WHERE project_id = ?", (project_id,))
+        for table in _REFUSALS.values():
+            store.execute_sql(f"DELETE FROM {table} WHERE project_id = ?", (project_id,))  # noqa: S608 (ours)
         note(commits, now, times)

@@ -20,7 +20,7 @@ from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.forge_reports import commit_reports, waits
 from models.tracker.forge_reports.commit_reports import CommitReport
 from models.tracker.forge_reports.waits import Commit, Wait
-from models.tracker.runs import run_events
+from models.tracker.runs import attempts, run_events
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.outbound.dispatcher import Run
@@ -48,6 +48,7 @@ class ReportFollower:
         self._on_added = on_added
         self._wake = asyncio.Event()
         self._looks_at_all = True
+        self._has_failed = False
         self._looked_at, self._forgot_at = float("-inf"), float("-inf")
 
     def wake(self) -> None:
@@ -92,8 +93,10 @@ class ReportFollower:
             changed |= found
         now = self._clock.since_boot()
         if now >= self._forgot_at + _FORGET_SECONDS:
-            await self._run(lambda: waits.forget(self._clock.now(), self._config.server.outbox))
+            longest = self._config.tracker.runs.incomplete_after
+            await self._run(lambda: waits.forget(self._clock.now(), self._config.server.outbox, longest))
             self._forgot_at = now
+        self._has_failed = False
         due = await self._run(lambda: waits.candidates(changed, self._clock.now()))
         await self._report(due)
         if self._looks_at_all or now >= self._looked_at + _AWAITED_SECONDS:
@@ -103,7 +106,8 @@ class ReportFollower:
         if waiting:
             times.append(max(0.01, self._looked_at + _AWAITED_SECONDS - self._clock.since_boot()))
         if next_due is not None:
-            times.append(max(0.01, (next_due - self._clock.now()) / _MICROSECONDS))
+            soonest = _RETRY_SECONDS if self._has_failed else 0.01  # what has failed is due still
+            times.append(max(soonest, (next_due - self._clock.now()) / _MICROSECONDS))
         return min(times, default=None)
 
     def _follow_some(self) -> tuple[set[Commit], bool]:
@@ -141,6 +145,7 @@ class ReportFollower:
                 if await self._run(lambda: self._enqueue(wait)):  # noqa: B023 (called here)
                     self._on_added()
             except Exception as error:
+                self._has_failed = True
                 is_known = isinstance(error, peewee.PeeweeException | Problem)
                 log.warning("the commit %s cannot be judged now: %s", wait.commit, error, exc_info=not is_known)
 
@@ -174,5 +179,5 @@ class ReportFollower:
 def find_report(config: Config, project_id: int, commit: str, now: int) -> CommitReport | str:
     """A commit that may be reported, or why it may not. Reads the store of the tracker."""
     tracker = config.tracker
-    late = now - round(tracker.runs.incomplete_after * _MICROSECONDS)
+    late = attempts.late(tracker.runs, now)
     return commit_reports.find(project_id, commit, tracker.quality_gate, tracker.forge_reports, tracker.forges, late)
