@@ -95,7 +95,7 @@ def test_the_pages_are_accessible(server: Server, chromium: Browser, session: st
     assert faults == {}
 
 
-@pytest.mark.parametrize("width", [375, 1280])
+@pytest.mark.parametrize("width", [375, 1280, 1440])
 def test_very_long_names_do_not_widen_pages_or_tables(server: Server, chromium: Browser, width: int) -> None:
     name = "x" * 250
     report = (
