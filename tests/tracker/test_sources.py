@@ -6,8 +6,10 @@ import gzip
 import io
 import re
 import tarfile
+import tracemalloc
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import quote
 
 import http_checks
@@ -19,13 +21,14 @@ from conftest import Server
 from uploads import FORM, INGEST, body, jacoco, junit, part, query_store
 
 from handlers.tracker.pages import coverage_strip
-from models.config.settings import Forge
-from models.tracker.files import source_archive
+from models.config.settings import Forge, Source
+from models.tracker.files import source_archive, sources
 from models.tracker.files.source_archive import BadArchive, text_files
 from models.tracker.files.sources import CoveredFile
 from models.tracker.forges import project_forge
 from models.tracker.forges.forge_links import file_url, line_url, pages_of
-from models.tracker.tables import Project
+from models.tracker.reports.staging import StagedRows
+from models.tracker.tables import Project, reports
 
 API = "/api/v1"
 SHA = "9fceb02d0ae598e95dc970b74767f19372d61af8"
@@ -356,3 +359,21 @@ def test_oldest_sources_are_evicted_first(server: Server) -> None:
     assert not shown[0]
     (total,) = query_store(server, "SELECT sum(size) FROM source_content")
     assert total[0] <= 8 * 1024
+
+
+@pytest.mark.parametrize("mode", ["off", "upload"])
+def test_many_staged_files_take_little_memory_to_store(mode: Literal["off", "upload"], tmp_path: Path) -> None:
+    with StagedRows(tmp_path / "staged") as rows:
+        for number in range(30_000):
+            rows.source(f"src/{number}.py", f"{number}", b"x")
+        rows.flush()
+    with records.open_store(tmp_path / "tracker.db"):
+        run = records.create_run(records.create_project("many"), {})
+        with reports.spooled(tmp_path / "staged"):
+            tracemalloc.start()
+            try:
+                sources.add(run, run.project, Source(mode=mode))
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+    assert peak < 500_000

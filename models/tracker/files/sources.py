@@ -66,13 +66,13 @@ def add(run: Run, project: Project, settings: Settings) -> str | None:
 
     Returns why they are ignored, if they are.
     """
-    staged = reports.execute_sql("SELECT id, path FROM sources").fetchall()
-    if not staged:
+    if reports.execute_sql("SELECT 1 FROM sources LIMIT 1").fetchone() is None:
         return None
     if (mode := mode_of(project, settings)) != "upload":
         return f"the part source was ignored: tracker.source.mode is {mode}"
     rows = reports.execute_sql("SELECT DISTINCT path FROM coverage WHERE run_id = ?", (run.id,))
     names = {_name(path) for (path,) in rows}
+    staged = reports.execute_sql("SELECT id, path FROM sources")  # row by row: they may be many
     ids = json.dumps([id for id, path in staged if _name(path) in names])
     reports.execute_sql(_STORE_CONTENTS, (ids,))
     reports.execute_sql(_STORE, (run.id, ids))
