@@ -65,9 +65,10 @@ from tornado.httputil import ParseBodyConfig, ParseUrlEncodedConfig, set_parse_b
 from handlers.app import SERVICES, Application
 from handlers.control_socket import control_socket
 from handlers.front import Front
+from handlers.http import memory
 from handlers.http.permissions import chart_access
 from handlers.http.proxy import listens_beyond_loopback
-from handlers.listener import Server, UnfinishedRequests, listen, tls, trim_memory
+from handlers.listener import Server, UnfinishedRequests, listen, tls
 from handlers.mcp.handler import check_installed
 from models import VERSION as VERSION
 from models.config import loader
@@ -218,6 +219,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     if arguments.verb is not None:
         return int(arguments.work(settings, arguments))
+    memory.limit_fragmentation()
     lines = set_up_logging(settings.server.log_format)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `handle_signals`; before that, exiting at once loses nothing
     try:
@@ -249,7 +251,7 @@ async def serve(settings: Config, arguments: argparse.Namespace) -> None:
                 )
                 log_access(settings, sockets)
                 gc.freeze()  # scanning these long-lived objects would hold the loop for 30 ms at each collection
-                trim_memory()  # of what the imports and the configuration needed
+                memory.trim()  # of what the imports and the configuration needed
                 services.start_marked()
                 services.systemd.ready()
                 services.systemd.watch(services.supervision.summary)

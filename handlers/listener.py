@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import logging
 import socket
@@ -18,6 +17,7 @@ from tornado.ioloop import IOLoop
 from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 
+from handlers.http.memory import Trimmer
 from models.config.settings import Config
 from supervisor.cli.ctl.discovery import data_place, lock_holder
 from supervisor.services import CannotStart
@@ -30,15 +30,6 @@ _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_RETRY_SECONDS = 1.0
 _MAX_ACCEPTS_PER_EVENT = 4
 _BACKLOG = 1024
-_TRIM_BYTES = 2 * 1024 * 1024
-_TRIM_RECEIVED_BYTES = 8 * 1024 * 1024
-"""Requests one after the other leave gaps in the memory."""
-_TRIM_DELAY_SECONDS = 1.0
-"""The buffers are freed shortly after their connections close."""
-_TRIM_AGAIN_SECONDS = 5.0
-"""On a busy machine some are freed later."""
-_REQUEST_BYTES = 16 * 1024
-"""What a request needs beside its bytes, roughly."""
 _TLS_HANDSHAKE = b"\x16"
 _TLS_FAULTS = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate"}
 _MAX_HEAD_BYTES = 64 * 1024
@@ -64,10 +55,7 @@ class UnfinishedRequests:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._total = 0
-        self._peak = 0
-        self._received = 0
-        """Bytes since memory was returned to the system."""
-        self._trim: asyncio.TimerHandle | None = None
+        self._memory = Trimmer()
         self._held: dict[Connection, int] = {}
         """By connection, the one whose request began first at the front."""
 
@@ -75,8 +63,6 @@ class UnfinishedRequests:
         """Counts bytes that a connection has received. Returns False where it is closed for them."""
         self._held[connection] = self._held.get(connection, 0) + size
         self._total += size
-        self._peak = max(self._peak, self._weight)
-        self._received += size
         while self._total > self._limit:
             oldest = next(iter(self._held))
             self.remove(oldest)
@@ -96,31 +82,13 @@ class UnfinishedRequests:
         """Whether a quarter of the limit is held: then less is buffered for each request."""
         return self._total > self._limit // 4
 
-    @property
-    def _weight(self) -> int:
-        return self._total + _REQUEST_BYTES * len(self._held)
-
     def held(self, connection: Connection) -> int:
         return self._held.get(connection, 0)
 
     def remove(self, connection: Connection) -> None:
         """The request is complete, or its connection closed."""
         self._total -= self._held.pop(connection, 0)
-        has_fallen = self._peak >= _TRIM_BYTES and self._weight < self._peak // 16
-        if self._trim is None and (has_fallen or self._received >= _TRIM_RECEIVED_BYTES):
-            self._trim = asyncio.get_running_loop().call_later(_TRIM_DELAY_SECONDS, self._start_trim)
-
-    def _start_trim(self) -> None:
-        self._peak, self._received, self._trim = self._weight, 0, None
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(None, trim_memory)
-        loop.call_later(_TRIM_AGAIN_SECONDS, lambda: loop.run_in_executor(None, trim_memory))
-
-
-def trim_memory() -> None:
-    """Returns freed memory to the system; glibc would keep that of many small buffers."""
-    with contextlib.suppress(AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+        self._memory.request_ended()
 
 
 class Connection(socket.socket):
