@@ -170,7 +170,7 @@ def _bytes_of(project: int) -> int:
 def _targets(run: Run) -> dict[str, list[Target]]:
     """The reports and results that refer to uploaded files, by the path."""
     results, found = _Results(run), defaultdict[str, dict[Target, None]](dict)
-    for place, *reference in reports.execute_sql(_REFERENCES, (_MAX_REFERENCES,)).fetchall():
+    for place, *reference in reports.execute_sql(_REFERENCES, (_MAX_REFERENCES,)):  # row by row: they may be many
         found[place][results.of(_Reference(*reference))] = None
     return {place: list(targets) for place, targets in found.items()}
 
