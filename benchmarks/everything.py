@@ -32,6 +32,7 @@ PROGRAMS = {
     "earlier_commit": ("--runs 5", "--runs 1"),
     "metrics": ("", "--processes 20 --minutes 60 --runs 2"),
     "ingest": ("--runs 3", "--cases 10000 --files 500 --runs 1"),
+    "workers": ("--before none --runs 2", "--before none --cases 2000 --files 100 --runs 1"),
     "streams": ("--streams 10000 --runs 2 --events 5", "--streams 500 --runs 1 --events 3"),
     "finished_runs": ("", "--cases 2000 --failures 50 --seconds 0.3 --runs 1"),
     "repository": ("--runs 1", "--versions 2000 --runs 1"),

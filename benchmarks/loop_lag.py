@@ -10,13 +10,16 @@ hardly changes it. The answers of /healthz have the CPU time of the process so f
 
 import argparse
 import asyncio
+import http.client
 import json
 import os
 import signal
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,8 @@ from models.config.settings import Config
 
 INTERVAL_SECONDS = 0.001
 CPU_HEADER = "X-Cpu-Seconds"
+_CHECK_SECONDS = 0.005
+_ANSWER_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,39 @@ def _read(pid: int, file: Path) -> Any:
 def cpu_seconds(pid: int) -> float:
     """The CPU time of a process so far: that of `CPU_HEADER`, from outside."""
     return time.clock_gettime((~pid << 3) | 2)  # as clock_getcpuclockid(3)
+
+
+@contextmanager
+def health_checks(port: int, pid: int) -> Iterator[list[float]]:
+    """Another client requests `/healthz` all the time; the list has how long the server delayed each answer, in ms.
+
+    That is the shorter of the time until the answer and of the CPU time that the server used from the request to its
+    answer: an answer that comes late because others use the processors is not delayed by the server.
+    """
+    delays: list[float] = []
+    ended = threading.Event()
+
+    def check() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_SECONDS)
+        while not ended.is_set():
+            begun = time.monotonic()
+            connection.request("GET", "/healthz")
+            used = cpu_seconds(pid)
+            response = connection.getresponse()
+            response.read()
+            took, stamp = time.monotonic() - begun, response.headers.get(CPU_HEADER)
+            spent = took if stamp is None else max(0.0, float(stamp) - used)  # an older tree has no stamp
+            delays.append(1000 * min(took, spent))
+            ended.wait(_CHECK_SECONDS)
+        connection.close()
+
+    thread = threading.Thread(target=check)
+    thread.start()
+    try:
+        yield delays
+    finally:
+        ended.set()
+        thread.join()
 
 
 def command(file: Path) -> list[str]:

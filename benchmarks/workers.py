@@ -1,9 +1,10 @@
-"""Uploads, and the delay of the event loop meanwhile, beside the commit before worker processes, in the same runs.
+"""Uploads, and the delay of the event loop and of /healthz meanwhile, beside the commit before worker processes.
 
     python benchmarks/workers.py [--before 28452ec] [--cases 100000] [--files 5000] [--runs 3] [--out FILE]
 
 Each row is a number of equal uploads at once, sent to a server of each tree in turn, so a slow moment of the machine
-meets both. `cold`: the first upload of a server. Memory is that of the server's process alone.
+meets both; `--before none` measures this tree alone. `cold`: the first upload of a server. Another client requests
+/healthz all the time (benchmarks/loop_lag.py). Memory is that of the server's process alone.
 """
 
 import argparse
@@ -18,9 +19,10 @@ from urllib.request import urlopen
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
-from benchmarks import claims, report
+from benchmarks import claims, loop_lag, report
 from benchmarks.at_rest import older_tree
 from benchmarks.candidates import ROOT
+from benchmarks.claims import Claim
 from benchmarks.ingest import Server, Watch, jacoco, junit, post
 from benchmarks.report import PILOTHOUSE, Figures, Metric
 from benchmarks.streams import running
@@ -31,6 +33,8 @@ METRICS = (
     Metric("throughput", "uploads a second", 2),
     Metric("lag", "delay of the event loop, ms (p99)", 2),
     Metric("stall", "delay of the event loop, ms (worst)", 1),
+    Metric("health", "delay of /healthz of another client by the server, ms (p99)", 2),
+    Metric("health_worst", "delay of /healthz of another client by the server, ms (worst)", 1),
     Metric("growth", "additional memory during, MiB (RSS)", 1),
     Metric("kept", "additional memory after, MiB (RSS)", 1),
 )
@@ -43,6 +47,8 @@ ROWS: Sequence[tuple[str, str, int, bool]] = (
     ("four JUnit at once", "junit", 4, True),
 )
 """Name, report, uploads at once, whether another upload came before."""
+CLAIMED = (("JUnit", "one large upload"), ("two JUnit at once", "two large uploads"))
+"""Rows that are claimed, and what they measure."""
 
 Put = Callable[[str, float], None]
 
@@ -68,7 +74,7 @@ def measure(tree: Path, kind: str, source: Path, at_once: int, is_warm: bool, pu
         urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=60).close()  # the clock in the loop has begun
         server.lag()
         before = server.memory()
-        with Watch(server.memory) as watch:
+        with Watch(server.memory) as watch, loop_lag.health_checks(server.port, server.pids()[0]) as health:
             uploads = [
                 threading.Thread(target=post, args=(server.port, "junit" if kind == "small" else kind, source))
                 for _ in range(at_once)
@@ -84,8 +90,10 @@ def measure(tree: Path, kind: str, source: Path, at_once: int, is_warm: bool, pu
         late = server.lag()
         put("lag", late.p99)
         put("stall", late.worst)
+        put("health", sorted(health)[int(len(health) * 0.99)])
+        put("health_worst", max(health))
         put("growth", (watch.most - before) / 1024)
-        time.sleep(2)  # memory is returned to the system a second later
+        time.sleep(7)  # memory is returned to the system some seconds later
         put("kept", (server.memory() - before) / 1024)
 
 
@@ -95,18 +103,26 @@ def document(figures: Figures, names: Sequence[str], sizes: dict[str, float], ru
         for number, row in enumerate(ROWS)
         for metric in METRICS
     ]
-    return "\n\n".join(
-        [
-            "# Uploads in worker processes",
-            f"{report.machine()}. {runs} run(s); cells: median (min..max) **x ratio to Pilothouse in the same run**.",
-            report.table(["", "", *names], rows),
-        ]
-    )
+    facts = f"{report.machine()}. {runs} run(s); cells: median (min..max) **x ratio to Pilothouse in the same run**."
+    load = "Seconds and delays of the loop grow with the load of the machine, delays by the server hardly."
+    parts = ["# Uploads in worker processes", f"{facts} {load}", report.table(["", "", *names], rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def claimed(figures: Figures, before: str) -> list[Claim]:
+    numbers = {row[0]: number for number, row in enumerate(ROWS)}
+    found = []
+    for row, what in CLAIMED:
+        during = partial(claims.measured, figures, size=numbers[row], area="uploads in workers")
+        found += during("health_worst", text=f"delay of /healthz during {what}, worst", unit="ms", target=100)
+        if before:
+            found += during("seconds", text=what, unit="s", reference=before)
+    return found
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", default="28452ec", help="the commit that is measured beside this tree")
+    parser.add_argument("--before", default="28452ec", help="the commit that is measured beside this tree, or none")
     parser.add_argument("--cases", type=int, default=100_000, help="of the test report, in hundreds")
     parser.add_argument("--files", type=int, default=5_000, help="of the coverage report, in fifties")
     parser.add_argument("--runs", type=int, default=3)
@@ -132,7 +148,8 @@ def main() -> int:
 
                     measure(tree, kind, sources[kind], at_once, is_warm, partial(put, run, number, who))
                 print(f"run {run + 1}: {name}", file=sys.stderr, flush=True)
-    claims.publish(options, document(figures, list(trees), sizes, options.runs), [])
+    found = claimed(figures, options.before if options.before in trees else "")
+    claims.publish(options, document(figures, list(trees), sizes, options.runs), found)
     return 0
 
 

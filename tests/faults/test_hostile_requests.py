@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from conftest import Server
 from fault_injection import check_no_traceback
 from hostile_requests import REQUESTS, Hostile
 
-from benchmarks.loop_lag import CPU_HEADER, command, cpu_seconds, stalls
+from benchmarks.loop_lag import command, health_checks, stalls
 
 LONGEST_MS, MOST_MS = 100.0, 50.0
 """The longest stall of the loop and of an answer, and that of 99.9 % of the ticks of the loop and of the answers."""
@@ -56,43 +54,11 @@ def send(server: Server, request: Hostile) -> int:
             return 0
 
 
-@contextlib.contextmanager
-def health_checks(server: Server) -> Iterator[list[float]]:
-    """Another client requests `/healthz` all the time; the list has how long the server delayed each answer, in ms.
-
-    That is the shorter of the time until the answer and of the CPU time that the server used from the request to its
-    answer: an answer that comes late because others use the processors is not delayed by the server.
-    """
-    delays: list[float] = []
-    ended = threading.Event()
-
-    def check() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=_DEADLINE_SECONDS)
-        while not ended.is_set():
-            begun = time.monotonic()
-            connection.request("GET", "/healthz")
-            used = cpu_seconds(server.pid)
-            response = connection.getresponse()
-            response.read()
-            took, used = time.monotonic() - begun, float(response.headers[CPU_HEADER]) - used
-            delays.append(1000 * min(took, max(0.0, used)))
-            ended.wait(0.005)
-        connection.close()
-
-    thread = threading.Thread(target=check)
-    thread.start()
-    try:
-        yield delays
-    finally:
-        ended.set()
-        thread.join()
-
-
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_hostile_request_stalls_the_loop_for_no_moment(server: Server, clock: Path, name: str) -> None:
     request = REQUESTS[name]()
     stalls(server.pid, clock)
-    with health_checks(server) as delays:
+    with health_checks(server.port, server.pid) as delays:
         statuses = [send(server, request) for _ in range(2)]
         while len(delays) < FEWEST_ANSWERS:
             statuses.append(send(server, request))
