@@ -4,5 +4,5 @@ import { updateTimes } from "./times.js";
 document.querySelectorAll("[data-needs-script]").forEach((node) => { node.hidden = false; });
 document.documentElement.classList.add("script");
 updateTimes();
-const here = document.querySelector(".top nav [aria-current]"); // on a phone the pages are one row that scrolls
+const here = document.querySelector(".top nav [aria-current]"); // on a phone one row
 if (here) here.parentElement.scrollLeft = here.offsetLeft - (here.parentElement.clientWidth - here.offsetWidth) / 2;
