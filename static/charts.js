@@ -79,7 +79,7 @@ function show(text) {
 }
 
 document.addEventListener("submit", send);
-document.addEventListener("input", ({ target }) => { // the previewed version is no longer what the form says
+document.addEventListener("input", ({ target }) => { // the previewed version is not that of the form any more
   const button = ["chartRef", "version"].includes(target.name) && target.form?.querySelector("[data-plain]");
   if (button) button.textContent = button.dataset.plain;
 });

@@ -35,7 +35,7 @@ class OwnedRow:
 
 @frozen
 class Opened:
-    """The opened row. `rows` are at most `MAX_ROWS` of `total`, pods first; `problem` says why there are none."""
+    """The opened row. `rows` are at most `MAX_ROWS` of `total`, pods first; `problem`: why there are none."""
 
     place: str
     """The value of `open`: kind and name, and the namespace where it is not that of the release."""

@@ -183,7 +183,7 @@ def _sent_in_hour(rule: str, now: int) -> int:
 
 
 def _postpone(rule: Rule, states: Sequence[State], sent: int, now: int) -> list[tuple[Rule, Mapping[str, Any]]]:
-    """Makes due in the next hour what is beyond `max-per-hour`; returns the message that says so, once in an hour."""
+    """Makes due in the next hour what is beyond `max-per-hour`; returns the message about it, once in an hour."""
     next_hour, limit = (now // _HOUR + 1) * _HOUR, rule.settings.max_per_hour
     for state in states:
         state.due_at = next_hour

@@ -104,7 +104,7 @@ class _Groups:
         """Returns as fork does, or a negative errno. The first try is not the server's child, and ends at once."""
         if self._is_possible is None:
             pid = self._clone_into(group, False)
-            if pid < 0:  # an error of this group, or a want of resources, says nothing of the next try
+            if pid < 0:  # an error of this group, or a want of resources, does not decide the next try
                 self._is_possible = False if -pid in _UNSUPPORTED else None
                 return pid
             self._is_possible = _survives(pid)

@@ -129,7 +129,7 @@ def test_a_comment_is_made_once_and_kept_up_to_date(web: WebServer, tmp_path: Pa
     assert "**Tests:** 1 passed, 1 failed, 0 skipped, 1 new failures" in pull.text
     assert "- `A b`, since `1111111`<br>`b is broken`" in pull.text
     assert f"[commit]({PUBLIC_URL}/projects/{pull.project.id}/commits/{sha('1')})" in pull.text
-    assert pull.send(sha("1")).error == "not sent: the comment says this already"
+    assert pull.send(sha("1")).error == "not sent: the comment is the same already"
     pull.run(sha("2"), {"A a": PASSED, "A b": PASSED})
     assert pull.send(sha("2")).status == 200
     assert (pull.methods, "### Gate passed: `shop`" in pull.text) == (
@@ -144,7 +144,7 @@ def test_an_older_commit_never_overwrites_the_newest(web: WebServer, tmp_path: P
     pull.send(sha("1"))
     assert (f"commits/{sha('2')}" in pull.text, "Gate passed" in pull.text) == (True, True)
     pull.run(sha("1"), {"A a": FAILED}, flag="late")
-    assert pull.send(sha("1")).error == "not sent: the comment says this already"
+    assert pull.send(sha("1")).error == "not sent: the comment is the same already"
 
 
 def test_after_a_lost_answer_the_comment_is_found_by_its_marker_and_author(web: WebServer, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_after_a_lost_answer_the_comment_is_found_by_its_marker_and_author(web: 
     marker = comment_text.marker(pull.project.id, PUBLIC_URL)
     for number in range(60):
         pull.double.add("github", 7, f"comment {number}")
-    pull.double.add("github", 7, f"{marker}\n\nnot ours", author=5)
+    pull.double.add("github", 7, f"{marker}\n\nof another", author=5)
     pull.double.add("github", 7, f"we quote {marker}")
     own = pull.double.add("github", 7, f"{marker}\n\nours")
     pull.double.add("github", 8, f"{marker}\n\nof another pull request")

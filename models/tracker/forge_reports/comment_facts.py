@@ -1,4 +1,4 @@
-"""What the comment on a pull request says: the facts of its newest commit."""
+"""The contents of the comment on a pull request: the facts of its newest commit."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def find(
     forges: Forges,
     late: int,
 ) -> PullFacts | str:
-    """The facts of a pull request, or why nothing is said of it.
+    """The facts of a pull request, or why it is not reported.
 
     An older `commit` of it never counts: its newest one does, or `commit` where no upload names the pull request.
     """

@@ -26,7 +26,7 @@ _URL = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&*+,;=%-]{1,2000}")
 
 
 def marker(project_id: int, public_url: str | None) -> str:
-    """What shows that a comment is ours: of this server and project. Hidden in the page."""
+    """What shows that a comment is of this server and project. Hidden in the page."""
     server = hashlib.sha256((public_url or "").encode()).hexdigest()[:12]
     return f"<!-- pilothouse {server} {project_id} -->"
 

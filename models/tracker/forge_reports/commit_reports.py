@@ -159,7 +159,7 @@ def messages(found: CommitReport) -> list[Message]:
 
 
 def _comments(found: CommitReport) -> list[Message]:
-    """The comment on the pull request; where no upload names one, the forge is asked, but not for the base branch."""
+    """The comment on the pull request, which the forge finds where no upload names one, but not for the base branch."""
     newest = found.judged.newest
     numbers = [flag.run.pr_number for flag in found.own if flag.run.pr_number is not None]
     number = numbers[0] if numbers else None

@@ -56,7 +56,7 @@ def request(forge: Forge, token: str, method: str, path: str, body: Mapping[str,
 
 
 def digest(message: HttpMessage) -> str:
-    """Of what a request says: equal reports are not sent twice."""
+    """Of the contents of a request: equal reports are not sent twice."""
     return hashlib.sha256(b"\n".join((message.url.encode(), message.body))).hexdigest()
 
 

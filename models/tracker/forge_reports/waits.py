@@ -159,7 +159,7 @@ def record(project_id: int, name: str, hash: str, now: int) -> None:
 
 def refusal(project_id: int, kind: str = FORGE_STATUS) -> str | None:
     """Why the forge refused the token of a project, for statuses or comments."""
-    row = store.execute_sql(f"SELECT reason FROM {_REFUSALS[kind]} WHERE project_id = ?", (project_id,)).fetchone()  # noqa: S608 (ours)
+    row = store.execute_sql(f"SELECT reason FROM {_REFUSALS[kind]} WHERE project_id = ?", (project_id,)).fetchone()  # noqa: S608 (constants)
     return None if row is None else str(row[0])
 
 
@@ -172,7 +172,7 @@ def refuse(project_id: int, reason: str, now: int, kind: str = FORGE_STATUS) -> 
 def resume(project_id: int, kind: str = FORGE_STATUS) -> None:
     """Ends a refusal."""
     with store.atomic():
-        store.execute_sql(f"DELETE FROM {_REFUSALS[kind]} WHERE project_id = ?", (project_id,))  # noqa: S608 (ours)
+        store.execute_sql(f"DELETE FROM {_REFUSALS[kind]} WHERE project_id = ?", (project_id,))  # noqa: S608 (constants)
 
 
 def comment(project_id: int, repository: str, number: int) -> Comment | None:
@@ -191,5 +191,5 @@ def renew(project_id: int, commits: Iterable[Commit], now: int, times: ForgeRepo
     """Ends a refusal, and reports commits anew: settings have changed, or what counts."""
     with store.atomic():
         for table in _REFUSALS.values():
-            store.execute_sql(f"DELETE FROM {table} WHERE project_id = ?", (project_id,))  # noqa: S608 (ours)
+            store.execute_sql(f"DELETE FROM {table} WHERE project_id = ?", (project_id,))  # noqa: S608 (constants)
         note(commits, now, times)

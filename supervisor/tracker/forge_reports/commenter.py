@@ -76,7 +76,7 @@ class Commenter:
         id, place, number = found.project.id, requests.repository, facts.number
         kept: Comment | None = await self._run(lambda: waits.comment(id, place, number))
         if kept is not None and (kept.is_deleted or kept.hash == hash):
-            return _unsent("somebody deleted the comment" if kept.is_deleted else "the comment says this already")
+            return _unsent("somebody deleted the comment" if kept.is_deleted else "the comment is the same already")
         if kept is None:
             if not is_wanted(found.settings.comment, facts):
                 return _unsent(f"there is nothing to say (comment: {found.settings.comment})")
@@ -104,7 +104,7 @@ class Commenter:
         return outcome, made_id
 
     async def _is_readable(self, found: CommitReport, requests: CommentRequests, number: int) -> bool:
-        """Whether the comments of a pull request can be read: else 404 does not mean that ours was deleted."""
+        """Whether the comments of a pull request can be read: else 404 does not mean that the comment was deleted."""
         message = requests.listing(number, 1)
         assert message is not None
         outcome, _ = await self._client.send(found, message)

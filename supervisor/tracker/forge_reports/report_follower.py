@@ -169,7 +169,7 @@ class ReportFollower:
         return find_report(self._config, wait.project_id, wait.commit, self._clock.now())
 
     def renew(self, project_id: int) -> None:
-        """The newest commits of a project are reported anew, and its forge may be asked again; in a thread."""
+        """The newest commits of a project are reported anew, and its forge may be requested again; in a thread."""
         now = self._clock.now()
         since = now - int(self._config.server.outbox.max_age * _MICROSECONDS)
         found = reports.run_with_timeout(lambda: commit_reports.recent(project_id, since), MAX_QUERY_SECONDS)
