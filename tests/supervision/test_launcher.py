@@ -66,7 +66,7 @@ def test_command_that_is_executed_late_starts_or_fails_with_the_reason(serve: Se
     server = serve({"missing": missing, "present": present}, command=changed_constants.server_command(**SLOW))
     assert server.do("start", "missing").status == 500
     assert "No such file or directory" in server.info("missing")["failedErrorLog"]
-    assert server.status("missing") == "failed_to_start"
+    assert (server.status("missing"), server.info("missing")["exitCode"]) == ("failed_to_start", None)
     assert server.do("start", "present").status == 200
     assert server.status("present") == "running"
 

@@ -368,9 +368,9 @@ class ProcessInstance:
     def did_start(self, exit: Exit) -> bool:
         """Whether an instance that exited while it was starting counts as started: it was too short to be observed."""
         must_wait = self.spec.seconds_until_running or self.spec.type is Kind.NOTIFY
-        return not must_wait and not self._was_not_executed(exit)
+        return not must_wait and not self.was_not_executed(exit)
 
-    def _was_not_executed(self, exit: Exit) -> bool:
+    def was_not_executed(self, exit: Exit) -> bool:
         """Whether it ended before it executed the command."""
         return self.child.is_launching and exit.exit_code != 0
 
@@ -378,7 +378,7 @@ class ProcessInstance:
         """Why it failed to start: how it ended, and the end of its standard error where that is a file of its own."""
         missed = "it sent READY=1" if self.spec.type is Kind.NOTIFY else f"it had run for {self.spec.start_seconds:g} s"
         reason = self.start_problem or f"it ended with {exit} before {missed}"
-        if self._was_not_executed(exit):
+        if self.was_not_executed(exit):
             problem = self.child.launch_problem
             reason = f"{' '.join(shown_words(self.spec.argv))!r} could not be executed ({exit})"
             reason += "" if problem is None else f": {problem.strerror}"

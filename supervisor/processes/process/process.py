@@ -436,6 +436,8 @@ class Process:
         self._cleanup.after_exit(instance)
         if self.status is Status.STARTING and exit is not None:
             if not instance.did_start(exit):
+                if instance.was_not_executed(exit):
+                    facts["exit_code"] = None  # it is that of the launcher
                 self._fail_to_start(instance.start_failure(exit), **facts)
                 return
             self._mark_running()
