@@ -354,9 +354,15 @@ class Attachments:
     retain_days: Count0 = 14
 
 
+SourceMode = Literal["off", "upload", "forge"]
+ReportComment = Literal["always", "changes", "failures", "off"]
+ReportStatuses = Literal["aggregate", "flags", "both"]
+UntrustedReport = Literal["none", "comment"]
+
+
 @frozen
 class Source:
-    mode: Literal["off", "upload", "forge"] = "off"
+    mode: SourceMode = "off"
     file: Bytes = Size(MIB)
     cache: Bytes = Size(64 * MIB)
 
@@ -377,10 +383,10 @@ class ForgeReports:
 
     enabled: bool = True
     publish: Literal["status"] = "status"
-    comment: Literal["always", "changes", "failures", "off"] = "changes"
-    statuses: Literal["aggregate", "flags", "both"] = "aggregate"
+    comment: ReportComment = "changes"
+    statuses: ReportStatuses = "aggregate"
     context: Annotated[str, forge_checks.status_context] = "pilothouse/gate"
-    untrusted: Literal["none", "comment"] = "none"
+    untrusted: UntrustedReport = "none"
     debounce: Seconds = Seconds(15)
     max_wait: Span = Seconds(300)
 

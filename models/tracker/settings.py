@@ -7,7 +7,7 @@ the reader of each. What is null inherits the server's setting (`quality_gate.th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from models.accounts import accounts, permissions
 from models.accounts.accounts import User
@@ -15,6 +15,7 @@ from models.accounts.permissions import PROJECT_ROLES
 from models.config import parsers, secret_files
 from models.config.forge_checks import MAX_CONTEXT_CHARACTERS
 from models.config.secret_files import MAX_TOKEN_CHARACTERS
+from models.config.settings import SourceMode
 from models.errors import Conflict, Invalid, NotFound
 from models.inputs import UNSET, Input, Kind, body, inputs
 from models.json_format import http_message
@@ -22,7 +23,7 @@ from models.tracker.forge_reports.report_settings import COMMENTS, STATUSES, UNT
 from models.tracker.forges.forge_links import repository, without_login
 from models.tracker.tables import Project, reports
 
-SOURCE_MODES = ("off", "upload", "forge")
+SOURCE_MODES = get_args(SourceMode)
 _MAX_INCREASE_PCT = 10_000
 _MAX_PATCH_LINES = 10**9
 _MAX_CARRY_SECONDS = 10 * 365 * 86_400

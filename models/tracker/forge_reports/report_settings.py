@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from attrs import evolve
 
-from models.config.settings import ForgeReports
+from models.config.settings import ForgeReports, ReportComment, ReportStatuses, UntrustedReport
 from models.tracker.tables import Project
 
 OF_PROJECT = ("enabled", "comment", "statuses", "context", "untrusted")
 """The settings that a project may have; their columns begin with `forge_reports_`."""
-STATUSES = ("aggregate", "flags", "both")
-COMMENTS = ("always", "changes", "failures", "off")
-UNTRUSTED = ("none", "comment")
+STATUSES = get_args(ReportStatuses)
+COMMENTS = get_args(ReportComment)
+UNTRUSTED = get_args(UntrustedReport)
 
 
 def of_project(project: Project, settings: ForgeReports) -> ForgeReports:
