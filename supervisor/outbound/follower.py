@@ -6,7 +6,6 @@ Events are read from the stores that keep them, after a position that is stored,
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -29,13 +28,11 @@ from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.outbound.dispatcher import Run
 from supervisor.outbound.notifier import Notifier
+from supervisor.outbound.rounds import watch_rounds
 
 log = logging.getLogger("outbox")
 
 _BATCH = 500
-_GATHER_SECONDS = 0.1
-"""Events come in groups."""
-_RETRY_SECONDS = 5.0
 _AWAITED_SECONDS = 10.0
 """How often runs that are not complete are looked at again."""
 _JUDGING_SECONDS = 2.0
@@ -98,19 +95,7 @@ class Follower:
 
     async def watch(self) -> None:
         """Follows, for ever."""
-        wait: float | None = 0.0
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._wake.wait()
-                    await asyncio.sleep(_GATHER_SECONDS)
-            self._wake.clear()
-            try:
-                wait = await self._round()
-            except Exception as error:  # this task does not end
-                is_known = isinstance(error, peewee.PeeweeException | Problem | OSError)
-                log.warning("events cannot be reported now: %s", error, exc_info=not is_known)
-                wait = _RETRY_SECONDS
+        await watch_rounds(self._wake, self._round, "events cannot be reported now")
 
     async def _round(self) -> float | None:
         """Reports what happened; returns the seconds until something is due."""

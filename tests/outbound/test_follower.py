@@ -20,6 +20,7 @@ from models.outbound.rules import SERVER, Rule
 from models.supervision.process import Seconds
 from models.tracker.tables import Run
 from supervisor.outbound import dispatcher, follower
+from supervisor.outbound import rounds as repeated
 from supervisor.outbound.dispatcher import Dispatcher
 from supervisor.outbound.follower import RUNS, Follower
 
@@ -150,8 +151,8 @@ def test_the_loops_survive_any_error(one: Follower, monkeypatch: pytest.MonkeyPa
         rounds.append(1)
         raise LookupError("not expected")
 
-    for module in (follower, dispatcher):
-        monkeypatch.setattr(module, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(repeated, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(dispatcher, "_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(one, "_round", fail)
     asyncio.run(survives(one.watch, rounds))
     rounds.clear()

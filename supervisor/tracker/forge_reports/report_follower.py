@@ -6,7 +6,6 @@ Completion has no event of its own: commits that wait for it are looked at again
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections.abc import Callable, Collection
@@ -24,13 +23,11 @@ from models.tracker.runs import attempts, run_events
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.outbound.dispatcher import Run
+from supervisor.outbound.rounds import RETRY_SECONDS, watch_rounds
 
 log = logging.getLogger("outbox")
 
 _BATCH = 500
-_GATHER_SECONDS = 0.1
-"""Events come in groups."""
-_RETRY_SECONDS = 5.0
 _AWAITED_SECONDS = 10.0
 """How often commits that are not complete are looked at again."""
 _FORGET_SECONDS = 600.0
@@ -70,19 +67,7 @@ class ReportFollower:
 
     async def watch(self) -> None:
         """Follows, for ever."""
-        wait: float | None = 0.0
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._wake.wait()
-                    await asyncio.sleep(_GATHER_SECONDS)
-            self._wake.clear()
-            try:
-                wait = await self._round()
-            except Exception as error:  # this task does not end
-                is_known = isinstance(error, peewee.PeeweeException | Problem | OSError)
-                log.warning("commits cannot be reported now: %s", error, exc_info=not is_known)
-                wait = _RETRY_SECONDS
+        await watch_rounds(self._wake, self._round, "commits cannot be reported now")
 
     async def _round(self) -> float | None:
         """Reports what is due; returns the seconds until something else is, None if nothing waits."""
@@ -106,7 +91,7 @@ class ReportFollower:
         if waiting:
             times.append(max(0.01, self._looked_at + _AWAITED_SECONDS - self._clock.since_boot()))
         if next_due is not None:
-            soonest = _RETRY_SECONDS if self._has_failed else 0.01  # what has failed is due still
+            soonest = RETRY_SECONDS if self._has_failed else 0.01  # what has failed is due still
             times.append(max(soonest, (next_due - self._clock.now()) / _MICROSECONDS))
         return min(times, default=None)
 
@@ -158,7 +143,8 @@ class ReportFollower:
             return False
         if isinstance(found, str):
             log.debug("the commit %s of project %d is not reported: %s", wait.commit, wait.project_id, found)
-            return waits.enqueue(wait, [], True, now, limits) and False
+            waits.enqueue(wait, [], True, now, limits)
+            return False
         messages = commit_reports.messages(found)
         return waits.enqueue(wait, messages, found.is_over, now, limits) and bool(messages)
 
