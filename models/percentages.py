@@ -13,3 +13,8 @@ def rounded_down(value: float | Fraction, digits: int = 1) -> str:
         number = Decimal(scaled.numerator // scaled.denominator).scaleb(-digits)
         return f"{-number if value < 0 else number:.{digits}f}"
     return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), ROUND_DOWN):f}"
+
+
+def change(delta: float | None) -> str:
+    """A difference in points as it stands after a percentage: ` (+1.2)`; empty if it is None."""
+    return "" if delta is None else f" ({'-' if delta < 0 else '+'}{rounded_down(abs(delta))})"

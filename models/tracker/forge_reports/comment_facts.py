@@ -16,7 +16,7 @@ from models.tracker.forges.forge_links import ForgePages
 from models.tracker.forges.project_forge import ForgeLink, Forges
 from models.tracker.gate import commits, new_failures
 from models.tracker.gate.commits import CommitDetail, FlagDetail
-from models.tracker.queries import failures_by_id
+from models.tracker.queries import FailureRow, failures_by_id
 from models.tracker.runs.comparison import Named
 from models.tracker.tables import Project, reports
 
@@ -131,7 +131,7 @@ def _failures(project: Project, flags: Sequence[FlagDetail]) -> Failures:
         count,
         names[:MAX_FIXED],
         sum(tests.count for tests in fixed),
-        [f"{class_name} {name}".strip() for class_name, name in flaky],
+        [_name(Named(*row)) for row in flaky],
         sum(run.flaky for run in runs),
     )
 
@@ -145,10 +145,9 @@ def _new(project: Project, flag: FlagDetail, results: Sequence[int], ignored: Co
         if (row := rows.get(id)) is not None:
             first = since.get(row.test_id or 0)
             commit = first.first_failing.commit_sha if first else None
-            name = f"{row.class_name} {row.name}".strip()
-            found.append(NewFailure(name, row.message or row.type, owned.get(row.test_id or 0), commit))
+            found.append(NewFailure(_name(row), row.message or row.type, owned.get(row.test_id or 0), commit))
     return found
 
 
-def _name(test: Named) -> str:
+def _name(test: Named | FailureRow) -> str:
     return f"{test.class_name} {test.name}".strip()

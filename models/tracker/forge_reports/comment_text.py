@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 from models.outbound.formats import plain
-from models.percentages import rounded_down
+from models.percentages import change, rounded_down
 from models.tracker.coverage.file_coverage import percent
 from models.tracker.forge_reports.comment_facts import MAX_FILES, PullFacts
+from models.tracker.forge_reports.commit_reports import SHORT_SHA_DIGITS
 from models.tracker.gate.commit_gate import FlagStatus
 
 MAX_CHARACTERS = 60_000
 _MAX_SPAN, _MAX_RULES, _MAX_RANGES = 300, 30, 20
 _MAX_FLAGS = 50
-_SHORT_SHA_DIGITS = 7
 _DAY = 86_400 * 1_000_000
 _URL = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&*+,;=%-]{1,2000}")
 """Of a link in Markdown: without brackets and quotes."""
@@ -73,15 +73,11 @@ def _totals(facts: PullFacts) -> str:
 def _coverage(facts: PullFacts) -> str:
     judged, patch, lines = facts.detail.commit.judged, facts.detail.patch, []
     if judged.coverage is not None:
-        lines.append(f"**Coverage:** {rounded_down(judged.coverage.pct)}%{_delta(judged.verdict.coverage_delta)}")
+        lines.append(f"**Coverage:** {rounded_down(judged.coverage.pct)}%{change(judged.verdict.coverage_delta)}")
     share = percent(patch.covered, patch.missed)
     if share is not None:
         lines.append(f"**Changed lines:** {rounded_down(share)}%, {patch.covered} of {patch.covered + patch.missed}")
     return "\n\n".join(lines)
-
-
-def _delta(delta: float | None) -> str:
-    return "" if delta is None else f" ({'-' if delta < 0 else '+'}{rounded_down(abs(delta))})"
 
 
 def _rules(facts: PullFacts) -> str:
@@ -111,12 +107,12 @@ def _flag(flag: FlagStatus, at: int) -> str:
     if flag.verdict is None:
         days = max(0, at - run.created_at) // _DAY
         return f"- {code(flag.flag)}: {coverage}, carried from {_sha(run.commit_sha)}, {days} days"
-    delta = _delta(flag.verdict.coverage_delta) if share is not None else ""
+    delta = change(flag.verdict.coverage_delta) if share is not None else ""
     return f"- {code(flag.flag)}: {run.tests} tests, {run.failed + run.errors} failed, {coverage}{delta}"
 
 
 def _sha(commit: str | None) -> str:
-    return code((commit or "-")[:_SHORT_SHA_DIGITS])
+    return code((commit or "-")[:SHORT_SHA_DIGITS])
 
 
 def _new_failures(facts: PullFacts) -> str:

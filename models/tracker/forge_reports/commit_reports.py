@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from models.config.settings import Forge, ForgeReports, QualityGate
 from models.errors import Problem
 from models.outbound.outbox import FORGE_COMMENT, FORGE_STATUS, Message
-from models.percentages import rounded_down
+from models.percentages import change, rounded_down
 from models.tracker.forge_reports import report_settings
 from models.tracker.forges import project_forge
 from models.tracker.forges.forge_links import is_commit
@@ -24,12 +24,13 @@ from models.tracker.tables import Project, Run, reports
 
 TARGET = "forge:"
 MAX_DESCRIPTION_CHARACTERS = 140
-MAX_CONTEXT_CHARACTERS = 255
+_MAX_NAME_CHARACTERS = 255
+"""Of a context with the name of a flag."""
 MAX_RECENT_COMMITS = 20
 _HASH_CHARACTERS = (40, 64)
 """Of SHA-1 and SHA-256: forges take no abbreviated commits."""
 _PIPELINE = re.compile(r"gitlab-([0-9]{1,18})")
-_SHORT_SHA_DIGITS = 7
+SHORT_SHA_DIGITS = 7
 _COMMITS_OF_RUNS = "SELECT DISTINCT project_id, commit_sha FROM run WHERE commit_sha IS NOT NULL AND id IN ({})"
 _RECENT = """
     SELECT commit_sha FROM counted_run WHERE project_id = ? AND commit_sha IS NOT NULL AND updated_at >= ?
@@ -154,7 +155,7 @@ def messages(found: CommitReport) -> list[Message]:
     if settings.statuses != "flags":
         contexts.append((settings.context, None))
     if settings.statuses != "aggregate":
-        contexts += [(f"{settings.context}/{flag}"[:MAX_CONTEXT_CHARACTERS], flag) for flag in flags]
+        contexts += [(f"{settings.context}/{flag}"[:_MAX_NAME_CHARACTERS], flag) for flag in flags]
     return [*(_message(found, context, flag) for context, flag in contexts), *others]
 
 
@@ -165,7 +166,7 @@ def _comments(found: CommitReport) -> list[Message]:
     number = numbers[0] if numbers else None
     if number is None and newest.branch in (None, found.base_branch):
         return []
-    of = f"pull request {number}" if number is not None else f"pull request of {found.commit[:_SHORT_SHA_DIGITS]}"
+    of = f"pull request {number}" if number is not None else f"pull request of {found.commit[:SHORT_SHA_DIGITS]}"
     payload: dict[str, Any] = {"type": "forge.comment", "data": {"title": f"comment on the {of}"}}
     key = f"{FORGE_COMMENT} {found.project.id} {found.commit if number is None else number}"
     payload |= {"commit": found.commit, "pull": number}
@@ -173,7 +174,7 @@ def _comments(found: CommitReport) -> list[Message]:
 
 
 def _message(found: CommitReport, context: str, flag: str | None) -> Message:
-    title = f"status {context} of {found.commit[:_SHORT_SHA_DIGITS]}"
+    title = f"status {context} of {found.commit[:SHORT_SHA_DIGITS]}"
     payload = {"type": "forge.status", "data": {"title": title}, "commit": found.commit, "context": context}
     key = f"{FORGE_STATUS} {found.project.id} {found.commit} {context}"
     return Message(FORGE_STATUS, f"{TARGET}{found.link.name}", {**payload, "flag": flag}, key, found.project.id)
@@ -212,8 +213,7 @@ def _description(
     passed, failed = sum(run.passed for run in runs), sum(run.failed + run.errors for run in runs)
     parts = [f"{passed} passed, {failed} failed"]
     if coverage is not None:
-        change = "" if delta is None else f" ({'-' if delta < 0 else '+'}{rounded_down(abs(delta))})"
-        parts.append(f"coverage {rounded_down(coverage)}%{change}")
+        parts.append(f"coverage {rounded_down(coverage)}%{change(delta)}")
     if state == "failure":
         parts += dict.fromkeys(rule.name for rule in broken)
     return _cut(f"Gate {'passed' if state == 'success' else 'failed'}: {'; '.join(parts)}")

@@ -50,28 +50,32 @@ class Commenter:
         try:
             if number is None:
                 number = await self._open_request(found, requests)
-            return await self._keep(found, requests, await self._facts(found, number))
+            return await self._keep(found, requests, *await self._facts(found, number))
         except _Ended as ended:
             outcome = ended.outcome
         if is_refused(outcome) and not _IS_LOCKED.search(outcome.error or ""):
             await self._client.refuse(found, outcome, FORGE_COMMENT)
         return outcome
 
-    async def _facts(self, found: CommitReport, number: int) -> PullFacts:
+    async def _facts(self, found: CommitReport, number: int) -> tuple[PullFacts, str]:
+        """The facts of a pull request, and the text of its comment. Raises `_Ended`."""
         tracker = self._config.tracker
         late = attempts.late(tracker.runs, self._clock.now())
         place = found.project, number, found.commit, found.link
         limits = tracker.quality_gate, found.settings, tracker.forges, late
-        facts = await asyncio.to_thread(
-            reports.run_with_timeout, lambda: comment_facts.find(*place, *limits), MAX_QUERY_SECONDS
-        )
-        if isinstance(facts, str):
-            raise _Ended(_unsent(facts))
-        return facts
 
-    async def _keep(self, found: CommitReport, requests: CommentRequests, facts: PullFacts) -> Outcome:
+        def rendered() -> tuple[PullFacts, str] | str:
+            facts = comment_facts.find(*place, *limits)
+            return facts if isinstance(facts, str) else (facts, comment_text.render(facts, public_url))
+
+        public_url = self._config.server.public_url
+        result = await asyncio.to_thread(reports.run_with_timeout, rendered, MAX_QUERY_SECONDS)
+        if isinstance(result, str):
+            raise _Ended(_unsent(result))
+        return result
+
+    async def _keep(self, found: CommitReport, requests: CommentRequests, facts: PullFacts, text: str) -> Outcome:
         """Makes the comment, or changes it. Raises `_Ended`."""
-        text = comment_text.render(facts, self._config.server.public_url)
         hash = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         id, place, number = found.project.id, requests.repository, facts.number
         kept: Comment | None = await self._run(lambda: waits.comment(id, place, number))
