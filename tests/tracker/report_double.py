@@ -16,6 +16,8 @@ import jsonschema  # type: ignore[import-untyped]
 from chart_servers import Reply, WebServer
 from forge_double import FACTS, TOKEN
 
+from models.config.settings import Forge
+
 PREFIXES = {"github": "/api/v3", "gitlab": "/lab/api/v4", "forgejo": "/api/v1"}
 OWN_ID = 77
 """The user that the token belongs to."""
@@ -84,6 +86,14 @@ def forges(web: WebServer) -> dict[str, Any]:
         "lab": {"type": "gitlab", "url": f"{web.url}/lab", "token": TOKEN},
         "tea": {"type": "forgejo", "url": web.url, "token": TOKEN},
     }  # fmt: skip
+
+
+def forge_settings(web: WebServer) -> dict[str, Forge]:
+    """As `forges`, read."""
+    return {
+        name: Forge(section["type"], section["url"], section.get("api-url"), section["token"])
+        for name, section in forges(web).items()
+    }
 
 
 class ReportDouble:

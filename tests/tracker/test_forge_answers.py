@@ -18,10 +18,10 @@ from attrs import evolve
 from chart_servers import Reply, WebServer
 from conftest import ROOT
 from forge_double import TOKEN
-from outbound_stores import LIMITS, NOW, SECOND, in_store, open_outbox, written
-from report_double import JSON, REPOSITORIES, ReportDouble, forges
+from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, open_outbox, run_in_thread, written
+from report_double import JSON, REPOSITORIES, ReportDouble, forge_settings
 
-from models.config.settings import Config, Forge, ForgeReports, Outbound, Server, Tracker
+from models.config.settings import Config, ForgeReports, Outbound, Server, Tracker
 from models.outbound import outbox
 from models.outbound.outbox import Outcome
 from models.supervision.process import Seconds
@@ -29,7 +29,6 @@ from models.tracker.forge_reports import commit_reports, waits
 from models.tracker.forge_reports.commit_reports import CommitReport
 from models.tracker.project_secrets import ProjectSecrets
 from models.tracker.tables import Project, Run
-from supervisor.clock import Clock
 from supervisor.tracker.forge_reports.report_follower import ReportFollower, find_report
 from supervisor.tracker.forge_reports.reporter import Reporter
 
@@ -49,30 +48,17 @@ def web() -> Iterator[WebServer]:
         yield one
 
 
-class FixedClock(Clock):
-    def now(self) -> int:
-        return NOW
-
-
-async def run_in_store(work: Any) -> Any:
-    return await asyncio.to_thread(in_store, work)
-
-
 class Sender:
     """A project with one trusted run, whose report is sent by hand."""
 
     def __init__(self, web: WebServer, tmp_path: Path, kind: str = "github", timeout: float = 30, **facts: Any) -> None:
         self.double = ReportDouble(web)
-        found = {
-            name: Forge(section["type"], section["url"], section.get("api-url"), section["token"])
-            for name, section in forges(web).items()
-        }
         server = Server(data_dir=tmp_path, outbound=Outbound(timeout=Seconds(timeout)))
-        self.config = Config(server=server, tracker=Tracker(forges=found))
+        self.config = Config(server=server, tracker=Tracker(forges=forge_settings(web)))
         repo = REPOSITORIES[kind].format(port=web.port)
         self.project = records.create_project("shop", forge_repo=repo, forge_repo_by_admin=1)
         self.run = records.create_run(self.project, {"a": records.PASSED}, commit_sha=SHA, trusted=True, **facts)
-        self.reporter = Reporter(self.config, FixedClock(), run_in_store, ProjectSecrets(server), lambda: None)
+        self.reporter = Reporter(self.config, FixedClock(), run_in_thread, ProjectSecrets(server), lambda: None)
 
     def report(self) -> CommitReport | str:
         return find_report(self.config, self.project.id, SHA, NOW)
@@ -249,7 +235,7 @@ def test_a_commit_that_cannot_be_judged_stops_no_other(
     web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender, added = Sender(web, tmp_path), []
-    follower = ReportFollower(sender.config, FixedClock(), run_in_store, lambda: added.append(1))
+    follower = ReportFollower(sender.config, FixedClock(), run_in_thread, lambda: added.append(1))
     written(lambda: waits.note([(sender.project.id, SHA), (sender.project.id, "b" * 40)], NOW - 60 * SECOND, TIMES))
     judged = follower._judged
 

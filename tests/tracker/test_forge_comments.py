@@ -13,11 +13,11 @@ import pytest
 import records
 from attrs import evolve
 from chart_servers import Reply, WebServer
-from outbound_stores import LIMITS, NOW, SECOND, in_store, open_outbox, written
+from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, open_outbox, run_in_thread, written
 from records import FAILED, PASSED
-from report_double import JSON, REPOSITORIES, ReportDouble, forges
+from report_double import JSON, REPOSITORIES, ReportDouble, forge_settings
 
-from models.config.settings import Config, Forge, ForgeReports, Outbound, Server, Tracker
+from models.config.settings import Config, ForgeReports, Outbound, Server, Tracker
 from models.outbound import outbox
 from models.outbound.outbox import FORGE_COMMENT, Outcome
 from models.supervision.process import Seconds
@@ -29,7 +29,6 @@ from models.tracker.forges import project_forge
 from models.tracker.gate.quality_gate import RuleInfo
 from models.tracker.project_secrets import ProjectSecrets
 from models.tracker.tables import Project, Run
-from supervisor.clock import Clock
 from supervisor.tracker.forge_reports import reporter
 from supervisor.tracker.forge_reports.report_follower import find_report
 from supervisor.tracker.forge_reports.reporter import Reporter
@@ -49,15 +48,6 @@ def web() -> Iterator[WebServer]:
         yield one
 
 
-class FixedClock(Clock):
-    def now(self) -> int:
-        return NOW
-
-
-async def run_in_store(work: Any) -> Any:
-    return await asyncio.to_thread(in_store, work)
-
-
 def sha(digit: str) -> str:
     return digit * 40
 
@@ -68,16 +58,12 @@ class Pull:
     def __init__(self, web: WebServer, tmp_path: Path, kind: str = "github", **settings: Any) -> None:
         self.kind = kind
         self.double = ReportDouble(web)
-        found = {
-            name: Forge(section["type"], section["url"], section.get("api-url"), section["token"])
-            for name, section in forges(web).items()
-        }
         server = Server(data_dir=tmp_path, public_url=PUBLIC_URL, outbound=Outbound(timeout=Seconds(30)))
-        tracker = Tracker(forges=found, forge_reports=ForgeReports(**settings))
+        tracker = Tracker(forges=forge_settings(web), forge_reports=ForgeReports(**settings))
         self.config = Config(server=server, tracker=tracker)
         repo = REPOSITORIES[kind].format(port=web.port)
         self.project = records.create_project("shop", forge_repo=repo, forge_repo_by_admin=1)
-        self.reporter = Reporter(self.config, FixedClock(), run_in_store, ProjectSecrets(server), lambda: None)
+        self.reporter = Reporter(self.config, FixedClock(), run_in_thread, ProjectSecrets(server), lambda: None)
 
     def run(self, commit: str, tests: Any = None, **facts: Any) -> Run:
         values = {"commit_sha": commit, "branch": "topic", "pr_number": 7, "trusted": True, **facts}
