@@ -51,12 +51,17 @@ class Admin:
 
     def until_outbox(self, *states: str) -> list[dict[str, Any]]:
         """Waits until the messages of the outbox, newest first, have these states."""
+        return until_states(self.outbox, *states)
 
-        def found() -> list[dict[str, Any]] | None:
-            items = self.outbox()
-            return items if [item["state"] for item in items] == list(states) else None
 
-        return list(wait_for(found, about=f"states {states}"))
+def until_states(outbox: Callable[[], list[dict[str, Any]]], *states: str) -> list[dict[str, Any]]:
+    """Waits until the messages that `outbox` reads, newest first, have these states; returns them."""
+
+    def found() -> list[dict[str, Any]] | None:
+        items = outbox()
+        return items if [item["state"] for item in items] == list(states) else None
+
+    return list(wait_for(found, about=f"states {states}"))
 
 
 def titles(receiver: WebServer) -> list[str]:

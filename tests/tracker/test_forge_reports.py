@@ -14,6 +14,7 @@ import records
 from chart_servers import WebServer
 from conftest import Answer, Server, wait_for
 from forge_double import TOKEN
+from receivers import until_states
 from report_double import REPOSITORIES, ReportDouble, forges
 from uploads import jacoco, junit, post
 
@@ -72,12 +73,7 @@ class Reported:
 
     def until_outbox(self, *states: str) -> list[dict[str, Any]]:
         """Waits until the messages of the project, newest first, have these states."""
-
-        def found() -> list[dict[str, Any]] | None:
-            items = self.outbox()
-            return items if [item["state"] for item in items] == list(states) else None
-
-        return list(wait_for(found, about=f"states {states}"))
+        return until_states(self.outbox, *states)
 
     def until_quiet(self) -> None:
         """Waits until no message of the project waits."""
