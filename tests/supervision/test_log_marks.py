@@ -71,10 +71,11 @@ def test_each_start_and_exit_is_where_the_log_ended_and_no_file_is_looked_up_on_
 def test_log_whose_file_system_does_not_answer_holds_only_its_marks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = threading.Event()
+    answers, calls = threading.Event(), list[str]()
 
     def hung(files: Sequence[LogFile]) -> Mapping[str, int]:
         if any("web" in file.path for file in files):
+            calls.append("web")
             answers.wait()
         return log_sizes(files)
 
@@ -86,7 +87,11 @@ def test_log_whose_file_system_does_not_answer_holds_only_its_marks(
             start = asyncio.create_task(fleet.start("web"))
             await fleet.start("other")
             await start
+            for _ in range(2):
+                await fleet.stop("web")
+                await fleet.start("web")
             assert fleet.get("web").live
+            assert calls == ["web"], "a thread for each start and exit"
         finally:
             answers.set()
         assert await services.supervision.process_logs.marks(str(tmp_path / "web.log")) == []

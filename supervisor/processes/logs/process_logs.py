@@ -92,12 +92,18 @@ class ProcessLogs:
         """The sizes of log files of a process, measured in a thread, in the order of the calls; empty if that hangs."""
         if not files:
             return {}
+        measured = asyncio.get_running_loop().create_task(self._measured(name, files))
         try:
-            async with asyncio.timeout(_MEASURE_SECONDS), self._measuring[name]:
-                return await asyncio.to_thread(log_sizes, files)
+            async with asyncio.timeout(_MEASURE_SECONDS):
+                return await asyncio.shield(measured)
         except TimeoutError:
             log.warning("%s: its log files cannot be looked up: the file system does not answer", name)
             return {}
+
+    async def _measured(self, name: str, files: Sequence[LogFile]) -> Mapping[str, int]:
+        """As `sizes`, without a limit: what hangs keeps the lock, so that a process holds one thread at most."""
+        async with self._measuring[name]:
+            return await asyncio.to_thread(log_sizes, files)
 
     def on_start(self, sizes: Mapping[str, int], record: Record) -> None:
         """A process has started when its log files had these sizes."""
