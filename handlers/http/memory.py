@@ -61,12 +61,13 @@ class Trimmer:
     def _check(self) -> None:
         """Trims, and checks again until no request has ended since the check before."""
         loop = asyncio.get_running_loop()
-        if resident_bytes() - self._floor >= _GROWTH_BYTES:
-            with contextlib.suppress(RuntimeError):  # the server stops
-                loop.run_in_executor(None, self._trim)
         self._timer = loop.call_later(_AGAIN_SECONDS, self._check) if self._is_due else None
         self._is_due = False
+        with contextlib.suppress(OSError, RuntimeError):  # no descriptor is free, or the server stops
+            if resident_bytes() - self._floor >= _GROWTH_BYTES:
+                loop.run_in_executor(None, self._trim)
 
     def _trim(self) -> None:
         trim()
-        self._floor = min(resident_bytes(), self._floor + _GROWTH_BYTES)
+        with contextlib.suppress(OSError):  # no descriptor is free
+            self._floor = min(resident_bytes(), self._floor + _GROWTH_BYTES)
