@@ -109,9 +109,11 @@ class Notifier:
             return Outcome(False, None, "there is no mail server (notify.smtp.host)", is_final=True)
         sender = settings.from_ or f"pilothouse@{server.host}"
         to = list(channel.settings.to)
-        left = self._remaining.pop(trial.message_id, to)
+        left = self._remaining.get(trial.message_id, to)
         outcome = await self._mailer.send(server, formats.mail(sender, to, payload, trial), left)
-        if outcome.remaining and len(self._remaining) < _MAX_REMAINING:
+        if outcome.is_delivered or outcome.is_final:
+            self._remaining.pop(trial.message_id, None)
+        elif outcome.remaining and len(self._remaining) < _MAX_REMAINING:
             self._remaining[trial.message_id] = list(outcome.remaining)
         return outcome
 

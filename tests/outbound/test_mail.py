@@ -18,11 +18,16 @@ import trustme
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword, Session
 from conftest import Serve, free_port
+from outbound_stores import FixedClock
 from receivers import FAST_RULE, Admin, hanging_port, listening
 
-from models.config.settings import Smtp
+from models.config.settings import Channel, Config, Notify, Smtp
+from models.config.settings import Server as ServerSettings
+from models.outbound import channels
+from models.tracker.project_secrets import ProjectSecrets
 from supervisor.outbound import mail
 from supervisor.outbound.mail import Mailer, MailServer
+from supervisor.outbound.notifier import Notifier
 
 BOOM = {"command": ["sh", "-c", "exit 3"], "restart": "never"}
 PASSWORD = "correct-mail-password"
@@ -35,6 +40,7 @@ class Mailbox:
         self.mails: list[Any] = []
         self.recipients: list[str] = []
         self.later: list[str] = []
+        self.is_busy = False
 
     async def handle_RCPT(
         self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
@@ -48,6 +54,8 @@ class Mailbox:
         return "250 OK"
 
     async def handle_DATA(self, server: Any, session: Session, envelope: Envelope) -> str:
+        if self.is_busy:
+            return "452 out of space"
         assert isinstance(envelope.content, bytes)
         self.mails.append(email.message_from_bytes(envelope.content, policy=email.policy.default))
         self.recipients += envelope.rcpt_tos
@@ -152,6 +160,33 @@ def test_if_all_are_refused_those_that_are_refused_for_now_are_tried_again(
     server.do("start", "boom")
     (row,) = Admin(server).until_outbox("DONE")
     assert (row["attempts"], mailbox.recipients) == (2, ["b@example.com"])
+
+
+def test_a_failure_between_two_tries_mails_nobody_twice(mailbox: Mailbox, tmp_path: Path) -> None:
+    mailbox.later = ["b@example.com"]
+    controller = Controller(mailbox, "127.0.0.1", free_port())
+    smtp = Smtp(host="127.0.0.1", port=controller.port, tls="none", from_="ops@example.com")
+    config = Config(notify=Notify(smtp=smtp))
+    unused: Any = None
+    notifier = Notifier(config, FixedClock(), unused, ProjectSecrets(ServerSettings(data_dir=tmp_path)))
+    payload = {"data": {"title": "boom", "rule": "all", "lines": [], "more": 0}}
+
+    (channel,) = channels.of_config({"team": Channel("email", to=("a@example.com", "b@example.com"))})
+
+    async def send(is_busy: bool = False) -> int | None:
+        mailbox.is_busy = is_busy
+        return (await notifier.send_to(channel, payload, "msg_1")).status
+
+    async def three_tries() -> list[int | None]:
+        return [await send(), await send(is_busy=True), await send()]
+
+    controller.start()
+    try:
+        assert asyncio.run(three_tries()) == [451, 452, 250]
+    finally:
+        controller.stop()
+    assert mailbox.recipients == ["a@example.com", "b@example.com"]
+    assert notifier._remaining == {}
 
 
 def test_a_server_without_tls_gets_no_password(serve: Serve, mailbox: Mailbox) -> None:
