@@ -169,7 +169,7 @@ def _delivery(row: Sequence[Any]) -> Delivery:
 def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State | None:
     """Stores the outcome of a try and ends the lease. `delivery` is as it was claimed.
 
-    Returns its state; None, and stores nothing, if the lease has ended and another one has begun.
+    Returns its state, which stays SUPERSEDED; None, and stores nothing, if the lease has ended and another has begun.
     """
     state: State = "DONE" if outcome.is_delivered else "PENDING"
     wait = max(retry_seconds(delivery.attempts + 1), outcome.retry_after or 0)
@@ -180,14 +180,16 @@ def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State 
     values["attempts"] = delivery.attempts + 1  # the lease of this try, not one that the node took later
     values |= {"status": outcome.status, "error": (outcome.error or "")[:MAX_ERROR_CHARACTERS] or None}
     with store.atomic():
-        if not store.execute_sql(queries.FINISH, values).rowcount:
+        row = store.execute_sql(queries.FINISH, values).fetchone()
+        if row is None:
             return None
         if not outcome.is_delivered and not outcome.is_final and outcome.holds_target:
             pause = outcome.retry_after or min(wait, _TARGET_PAUSE_SECONDS)
             postponed = {"target": delivery.target, "next_at": now + int(pause * _SECOND)}
             store.execute_sql(queries.POSTPONE, postponed)
         store.notify(OUTBOX_CHANNEL)
-    return state
+    stored: State = row[0]
+    return stored
 
 
 def retry_seconds(attempts: int) -> float:

@@ -46,7 +46,8 @@ FINISH = """
         state = CASE state WHEN 'PENDING' THEN :state ELSE state END,
         next_at = CASE WHEN :state = 'PENDING' THEN :next_at ELSE next_at END,
         done_at = CASE WHEN state = 'PENDING' AND :state = 'PENDING' THEN NULL ELSE coalesce(done_at, :now) END
-    WHERE id = :id AND lease_owner = :owner AND attempts = :attempts"""
+    WHERE id = :id AND lease_owner = :owner AND attempts = :attempts
+    RETURNING state"""
 POSTPONE = "UPDATE outbox SET next_at = :next_at WHERE state = 'PENDING' AND target = :target AND next_at < :next_at"
 EXPIRE = f"""
     UPDATE outbox SET state = 'DEAD', done_at = :now, error = coalesce(error, :error), lease_until = NULL,

@@ -133,7 +133,7 @@ class Dispatcher:
             self._wake.set()
         if state is None:
             return
-        result = {"DONE": "delivered", "DEAD": "dead"}.get(state, "retried")
+        result = "delivered" if outcome.is_delivered else "dead" if state == "DEAD" else "retried"
         self.results[delivery.kind, result] += 1
         if state == "DEAD":
             log.warning("message %d to %s is given up: %s", delivery.id, delivery.target, outcome.error)

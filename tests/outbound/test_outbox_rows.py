@@ -158,15 +158,15 @@ def test_an_outcome_after_a_message_was_given_up_changes_nothing() -> None:
     assert state(late.id) == "DEAD"
 
 
-def test_a_newer_message_of_a_key_supersedes_the_older() -> None:
+@pytest.mark.parametrize("outcome", [FAILED, outbox.outcome_of(404, "none"), Outcome(True, 204)])
+def test_a_newer_message_of_a_key_supersedes_the_older(outcome: Outcome) -> None:
     (old,) = add("one", key="status")
     (other,) = add("one", key="another")
     (delivery,) = claim(most=1)
     (new,) = add("one", key="status")
     assert (delivery.id, state(old), state(other), state(new)) == (old, "SUPERSEDED", "PENDING", "PENDING")
     assert claim() == [], "the request with the older one has not ended"
-    finish(delivery, FAILED)
-    assert state(old) == "SUPERSEDED"
+    assert finish(delivery, outcome) == state(old) == "SUPERSEDED", "it is not reported as given up"
     in_store(lambda: outbox.prune(NOW + (LIMITS.retain_days * 24 + 1) * HOUR, LIMITS))
     with pytest.raises(NotFound):
         state(old)
