@@ -102,24 +102,16 @@ def test_a_run_whose_project_was_deleted_has_no_event(tmp_path: Path, monkeypatc
         assert run_verdicts.judge(1, Config().tracker.quality_gate, NOW) == []
 
 
-def test_what_is_due_is_sent_though_the_runs_cannot_be_read(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
-    def complete(ids: Sequence[int]) -> Sequence[int]:
+@pytest.mark.parametrize("unreadable", ["runs", "events"])
+def test_what_is_due_is_sent_though_others_cannot_be_read(
+    one: Follower, monkeypatch: pytest.MonkeyPatch, unreadable: str
+) -> None:
+    def fail(*_: object) -> Any:
         raise TimedOut("the query took longer than 20 s")
 
     await_runs(1)
-    monkeypatch.setattr(run_verdicts, "complete", complete)
-    event = Event("process.crashed", "process:web", NOW, "web crashed", process="web")
-    in_store(lambda: following.note(event, list(Notifier.rules.values()), NOW))
-    with pytest.raises(TimedOut):
-        asyncio.run(one._round())
-    assert titles() == ["web crashed"]
-
-
-def test_what_is_due_is_sent_though_no_event_can_be_read(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
-    def follow() -> bool:
-        raise TimedOut("the query took longer than 20 s")
-
-    monkeypatch.setattr(one, "_follow_some", follow)
+    owner, name = (run_verdicts, "complete") if unreadable == "runs" else (one, "_follow_some")
+    monkeypatch.setattr(owner, name, fail)
     event = Event("process.crashed", "process:web", NOW, "web crashed", process="web")
     in_store(lambda: following.note(event, list(Notifier.rules.values()), NOW))
     with pytest.raises(TimedOut):
