@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import peewee
@@ -43,7 +43,7 @@ class Retention:
         self._upload_stored = asyncio.Event()
         self._orphans = False
         """Whether tests without results may exist."""
-        self._judged: Mapping[int, object] = {}
+        self._judged: dict[int, object] = {}
         """The states of the projects that the policy of quarantine has judged."""
         self._judged_until = 0.0
         """When the policy may be applied again, in seconds of the loop."""
@@ -92,10 +92,12 @@ class Retention:
         if begun < self._judged_until:
             return self._judged_until - begun
         with self._warned():
-            before, self._judged = self._judged, await self._in_store(lambda: quarantine_policy.states(policy))
-            for id in [id for id, state in self._judged.items() if before.get(id) != state]:
+            states = await self._in_store(lambda: quarantine_policy.states(policy))
+            self._judged = {id: state for id, state in self._judged.items() if states.get(id) == state}
+            for id in [id for id in states if id not in self._judged]:
                 with self._warned():
                     await self._apply(id)
+                    self._judged[id] = states[id]
         self._judged_until = time() + _PAUSE_FACTOR * (time() - begun)
         return _PERIOD_SECONDS
 

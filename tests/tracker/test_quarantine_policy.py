@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from conftest import Serve, wait_for
 from records import FAILED, NOW, PASSED, SECOND
 from uploads import junit, upload
 
-from models.config.settings import Quarantine
+from models.config.settings import Quarantine, Tracker
+from models.errors import TimedOut
 from models.supervision.process import Seconds
 from models.tracker.failures import flaky, quarantine, quarantine_policy
 from models.tracker.failures.flaky import Triage
 from models.tracker.tables import Project, Run, Test, reports
+from supervisor.clock import Clock
+from supervisor.tracker import retention
+from supervisor.tracker.retention import Retention
 
 DAY = 86_400 * SECOND
 LATER = NOW + DAY
@@ -145,6 +150,31 @@ def test_a_project_overrides_the_policy(store: Project) -> None:
     found = quarantine_policy.of_project(Project.get_by_id(store.id), POLICY)
     assert {name: getattr(found, name) for name in own} == own
     assert quarantine_policy.states(POLICY) == {}
+
+
+def test_a_project_whose_tests_could_not_be_quarantined_is_judged_again(
+    store: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for commit in ("a", "b"):
+        fail_and_pass(store, commit, "x")
+    judged: list[int] = []
+
+    def apply(id: int, policy: Quarantine, now: int) -> int:
+        judged.append(id)
+        if len(judged) == 1:
+            raise TimedOut("the query took longer than 20 s")
+        return 0
+
+    async def in_store(work: Callable[[], Any]) -> Any:
+        return work()
+
+    unused: Any = None
+    monkeypatch.setattr(quarantine_policy, "apply", apply)
+    monkeypatch.setattr(retention, "_PAUSE_FACTOR", 0)
+    one = Retention(Tracker(quarantine=POLICY), Clock(), in_store, unused)
+    for _ in range(3):
+        asyncio.run(one._quarantine_flaky())
+    assert judged == [store.id] * 2
 
 
 def test_uploads_quarantine_a_test_by_the_settings_of_the_project(serve: Serve) -> None:
