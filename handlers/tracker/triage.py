@@ -261,11 +261,14 @@ async def list_quarantine(handler: Base, request: QuarantineList) -> object:
         found = quarantine.listing(project.id, is_member)
         return [copied(QuarantineInfo, one, owner=known.of(one.file, one.class_name)) for one in found]
 
+    def names() -> str:
+        lines = (" ".join(f"{one.class_name} {one.name}".split()) for one in rows())
+        return "".join(f"{line}\n" for line in lines)
+
     if request.format == "names":
-        found = await handler.tracker.run(rows)
+        text = await handler.tracker.run(names)  # in the worker: they may be many
         handler.set_header("Content-Type", "text/plain; charset=utf-8")
-        lines = (" ".join(f"{one.class_name} {one.name}".split()) for one in found)
-        handler.write("".join(f"{line}\n" for line in lines))
+        handler.write(text)
         return SENT
 
     def page(cursor: str | None, limit: int) -> lists.Page:
