@@ -6,7 +6,6 @@ Events are read from the stores that keep them, after a position that is stored,
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -155,7 +154,7 @@ class Follower:
         after = self._position(RUNS)
         updates = reports.run_with_timeout(lambda: run_events.since(after, _BATCH), MAX_QUERY_SECONDS)
         if updates:
-            runs = [int(json.loads(update.data)["runId"]) for update in updates]
+            runs = [update.run_id for update in updates]
             following.await_runs(RUNS, after, updates[-1].id, runs)
         return len(updates) == _BATCH
 

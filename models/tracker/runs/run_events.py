@@ -34,6 +34,10 @@ class RunUpdate:
     project_id: int
     data: str
 
+    @property
+    def run_id(self) -> int:
+        return int(json.loads(self.data)["runId"])
+
 
 def record(run: Run, project: Project, passed: bool, keep: int) -> RunUpdate:
     """Stores the event of a run that passed the gate or not, and deletes all but the newest `keep`.

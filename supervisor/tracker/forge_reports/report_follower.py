@@ -6,7 +6,6 @@ Completion has no event of its own: commits that wait for it are looked at again
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Collection
 
@@ -103,7 +102,7 @@ class ReportFollower:
 
         def read() -> tuple[int, set[Commit], int]:
             updates = run_events.since(after, _BATCH)
-            ids = sorted({int(json.loads(update.data)["runId"]) for update in updates})
+            ids = sorted({update.run_id for update in updates})
             return (
                 (updates[-1].id if updates else after),
                 set(commit_reports.of_runs(ids)) if ids else set(),
