@@ -90,10 +90,7 @@ class OneRelease(_ManifestPage):
                 raise Invalid("verb must be upgrade, rollback, uninstall, test, reveal or open")
             outcome = await actions[verb](namespace, name, is_preview)
         except Problem as problem:
-            failure, fault = self.failed(problem), await self._values_fault() if verb == "upgrade" else ""
-            await self._page(
-                namespace, name, "change", failure=failure, failed=verb, form=self.form(), values_fault=fault
-            )
+            await self._page(namespace, name, "change", failure=self.failed(problem), failed=verb, form=self.form())
             return
         if outcome is None:
             is_gone = verb == "uninstall" and not self.field("keepHistory")
@@ -133,10 +130,14 @@ class OneRelease(_ManifestPage):
     # Changes
 
     async def _upgrade(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
+        try:
+            values = await self.values(self.field("values"))
+        except Invalid as problem:
+            return {"failure": self.failed(problem), "values_fault": problem.message}
         body: dict[str, Any] = {
             "chartRef": self.field("chartRef"),
             "version": self.field("version"),
-            "values": await self.values(self.field("values")),
+            "values": values,
             "valueStrategy": self.field("valueStrategy") or None,
             "description": self.field("description"),
             "timeout": integer(self.field("timeout")),
@@ -277,14 +278,6 @@ class OneRelease(_ManifestPage):
             found = await self.in_worker(is_large, listed_versions, listing, None, _MAX_VERSIONS)
             return found.rows
         return []
-
-    async def _values_fault(self) -> str:
-        """What is wrong with the values of the form; empty if they are not the reason of a refusal."""
-        try:
-            await self.values(self.field("values"))
-        except Invalid as problem:
-            return problem.message
-        return ""
 
     async def _newer(self, path: dict[str, str], query: dict[str, str]) -> str:
         """The newest version of the release's chart that is later than its own; empty where none is known."""
