@@ -2,6 +2,7 @@
 
 const UNITS = [["year", 31557600], ["month", 2629800], ["week", 604800], ["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" }); // with the zone
 
 export function updateTimes() {
   for (const time of document.querySelectorAll("time[datetime]")) {
@@ -10,6 +11,6 @@ export function updateTimes() {
     const [unit, length] = UNITS.find(([, size]) => Math.abs(seconds) >= size) || UNITS.at(-1);
     const text = relative.format(Math.round(seconds / length), unit);
     if (time.textContent !== text) time.textContent = text; // an unchanged node keeps its selection
-    time.title = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" }); // with the zone
+    time.title = exact.format(at);
   }
 }
