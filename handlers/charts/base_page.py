@@ -189,10 +189,13 @@ def micros(text: str) -> int:
 
 def release_state(status: str) -> str:
     """Renders the status of a release."""
+    return layout.state(status.replace("-", " "), release_kind(status))
+
+
+def release_kind(status: str) -> str:
+    """The kind of state that the status of a release is, for `state`."""
     kinds = {"deployed": "good", "failed": "bad", "unknown": "warn", "uninstalling": "busy warn"}
-    return layout.state(
-        status.replace("-", " "), "busy warn" if status.startswith("pending") else kinds.get(status, "")
-    )
+    return "busy warn" if status.startswith("pending") else kinds.get(status, "")
 
 
 def cut(text: str) -> tuple[str, bool]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from attrs import frozen
 
 from handlers.base import Page, write_page
-from handlers.charts.base_page import micros, release_state
+from handlers.charts.base_page import micros, release_kind, release_state
 from handlers.charts.release_list import release_url
 from handlers.http.permissions import READ
 from handlers.routing import Route
@@ -114,7 +114,7 @@ class Timeline(Page):
         return [
             Happening(
                 "release", f"{release.name} in {release.namespace}", release_url(release.namespace, release.name),
-                release_state(release.status), "bad" if release.status == "failed" else "good", at,
+                release_state(release.status), release_kind(release.status), at,
             )
             for release, at in shown[:_MAX_ROWS]
         ]  # fmt: skip

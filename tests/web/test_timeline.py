@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -29,7 +30,8 @@ NAMES = "(rows) => rows.map((row) => row.querySelector('th').innerText)"
 def server(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Server]:
     """A server with two processes, a release, a red run, and one of a private project."""
     space = cluster.namespace("timeline")
-    store_release(cluster, made_release("till", space, 1, "failed", manifest="# none\n"))
+    for name, status in (("till", "failed"), ("stall", "pending-upgrade")):
+        store_release(cluster, made_release(name, space, 1, status, manifest="# none\n"))
     svc = {**FULL, "kube": {"kubeconfig": str(cluster.kubeconfig)}}
     with running_server(tmp_path_factory.mktemp("timeline"), PROCESSES, svc=svc) as one:
         wait_for(lambda: one.get("/api/v1/processes/info/broken").json["status"] == "failed")
@@ -48,6 +50,12 @@ def test_processes_releases_and_runs_stand_beside_each_other(server: Server) -> 
     assert "hidden" not in words
     tags = get_page(server, "/history/timeline?range=30d").tags
     assert sum(facts.get("class") == "chart spans" for _, facts in tags) == 3
+
+
+def test_a_release_has_the_colour_of_its_state(server: Server) -> None:
+    text = server.get("/history/timeline?range=30d").text
+    lane = text.partition('aria-label="Releases over time')[2].partition("</svg>")[0]
+    assert sorted(re.findall(r'rect class="(\w+)"', lane)) == ["bad", "lane", "warn"]
 
 
 @pytest.mark.parametrize(
