@@ -44,6 +44,8 @@ class Timeline(Page):
     """The changes up to `until` (now by default) within `range`, filtered by names."""
 
     permission = READ
+    missing_releases = ""
+    """Why the releases of the cluster are not shown; empty where they are."""
 
     async def get(self) -> None:
         query, ignored = self.query(), list[str]()
@@ -75,6 +77,7 @@ class Timeline(Page):
             names=names,
             is_filtered=any(names.values()),
             ignored=ignored,
+            missing_releases=self.missing_releases,
             most=_MAX_ROWS,
             width=_WIDTH,
         )
@@ -108,9 +111,12 @@ class Timeline(Page):
         if not self.charts.has_cluster(work.target):
             return []
         known = await self.charts.overview.lately(work.reads)
-        dated = [(release, micros(release.updated)) for release in (known.releases if known else ()) if release.updated]
-        newest = sorted(dated, key=lambda pair: -pair[1])
-        shown = [pair for pair in newest if start <= pair[1] <= end and text.lower() in pair[0].name.lower()]
+        if known is None or known.problem is not None:
+            self.missing_releases = known.problem.message if known and known.problem else "it has not answered yet"
+            return []
+        named = (release for release in known.releases if text.lower() in release.name.lower())
+        dated = [(release, micros(release.updated)) for release in named if release.updated]
+        shown = sorted((pair for pair in dated if start <= pair[1] <= end), key=lambda pair: -pair[1])
         return [
             Happening(
                 "release", f"{release.name} in {release.namespace}", release_url(release.namespace, release.name),

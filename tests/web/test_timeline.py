@@ -10,7 +10,7 @@ import records
 import uploads
 from browser_pages import Browser, faults_in_all_views, get_page, url_of
 from cluster import Cluster
-from conftest import Server, wait_for
+from conftest import Serve, Server, wait_for
 from http_checks import running_server
 from release_secrets import made_release, store_release
 from small_charts import FULL
@@ -71,6 +71,12 @@ def test_the_timeline_is_filtered(server: Server, query: str, shown: str, left_o
     words = get_page(server, f"/history/timeline?range=30d&{query}").words
     assert shown in words
     assert left_out not in words
+
+
+def test_a_cluster_that_does_not_answer_is_named(serve: Serve, cluster: Cluster) -> None:
+    server = serve(svc={"kube": {"kubeconfig": str(cluster.dead_config())}})
+    wait_for(lambda: "Without the releases of the cluster: the cluster" in get_page(server, "/history/timeline").words)
+    assert "Without the releases" not in get_page(server, "/history/timeline?project=shop").words
 
 
 def test_what_is_not_understood_is_ignored_with_a_note(server: Server) -> None:
