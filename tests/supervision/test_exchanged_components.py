@@ -100,8 +100,10 @@ def fill(home: Path, content: str = "VALUE=mine\n" * 20) -> Path:
 def private_files() -> Iterator[None]:
     """What is made meanwhile is its owner's alone from the beginning."""
     before = os.umask(0o077)
-    yield
-    os.umask(before)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 @private_files()
@@ -110,7 +112,11 @@ def exchange(home: Path, component: str, kind: str, roots: Path) -> None:
     path = {"outer": home / "outer", "inner": home / "outer" / "inner"}.get(component)
     is_folder = path is not None
     path = path or home / "outer" / "inner" / component
-    shutil.rmtree(path) if is_folder else path.unlink(missing_ok=True)
+    while is_folder and path.exists():
+        with contextlib.suppress(FileNotFoundError):  # the server rotates a file in it meanwhile
+            shutil.rmtree(path)
+    if not is_folder:
+        path.unlink(missing_ok=True)
     target = {"outer": roots, "inner": roots / "inner"}.get(component, roots / "inner" / "file")
     if kind == "link":
         path.symlink_to(target)
