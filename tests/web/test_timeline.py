@@ -30,7 +30,7 @@ NAMES = "(rows) => rows.map((row) => row.querySelector('th').innerText)"
 def server(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Server]:
     """A server with two processes, a release, a red run, and one of a private project."""
     space = cluster.namespace("timeline")
-    for name, status in (("till", "failed"), ("stall", "pending-upgrade")):
+    for name, status in (("till", "failed"), ("tillage", "pending-upgrade")):
         store_release(cluster, made_release(name, space, 1, status, manifest="# none\n"))
     svc = {**FULL, "kube": {"kubeconfig": str(cluster.kubeconfig)}}
     with running_server(tmp_path_factory.mktemp("timeline"), PROCESSES, svc=svc) as one:
@@ -53,7 +53,7 @@ def test_processes_releases_and_runs_stand_beside_each_other(server: Server) -> 
 
 
 def test_a_release_has_the_colour_of_its_state(server: Server) -> None:
-    text = server.get("/history/timeline?range=30d").text
+    text = server.get("/history/timeline?range=30d&release=till").text  # others share the cluster
     lane = text.partition('aria-label="Releases over time')[2].partition("</svg>")[0]
     assert sorted(re.findall(r'rect class="(\w+)"', lane)) == ["bad", "lane", "warn"]
 
