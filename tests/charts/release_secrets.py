@@ -15,15 +15,17 @@ from requirements import HELM
 TIMESTAMP = "2026-11-21T12:47:45.081663072Z"
 
 
-def made_release(name: str, namespace: str, number: int = 1, status: str = "deployed", **parts: Any) -> dict[str, Any]:
-    """The JSON of one revision; `parts` replace its top-level fields."""
+def made_release(
+    name: str, namespace: str, number: int = 1, status: str = "deployed", at: str = TIMESTAMP, **parts: Any
+) -> dict[str, Any]:
+    """The JSON of one revision of this time; `parts` replace its top-level fields."""
     return {
         "name": name,
         "namespace": namespace,
         "version": number,
         "info": {
-            "first_deployed": TIMESTAMP,
-            "last_deployed": TIMESTAMP,
+            "first_deployed": at,
+            "last_deployed": at,
             "deleted": "",
             "description": f"revision {number}",
             "status": status,

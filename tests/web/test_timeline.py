@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -29,9 +30,9 @@ NAMES = "(rows) => rows.map((row) => row.querySelector('th').innerText)"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Server]:
     """A server with two processes, a release, a red run, and one of a private project."""
-    space = cluster.namespace("timeline")
+    space, now = cluster.namespace("timeline"), rfc3339(time.time_ns() // 1000)  # others share the cluster: the newest
     for name, status in (("till", "failed"), ("tillage", "pending-upgrade")):
-        store_release(cluster, made_release(name, space, 1, status, manifest="# none\n"))
+        store_release(cluster, made_release(name, space, 1, status, now, manifest="# none\n"))
     svc = {**FULL, "kube": {"kubeconfig": str(cluster.kubeconfig)}}
     with running_server(tmp_path_factory.mktemp("timeline"), PROCESSES, svc=svc) as one:
         wait_for(lambda: one.get("/api/v1/processes/info/broken").json["status"] == "failed")
