@@ -32,6 +32,8 @@ from models.supervision.tables import StoreFact
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT_SECONDS = 30.0
+IS_PROOF = os.environ.get("PILOTHOUSE_PROOF") == "1"
+"""Whether tests make their long rounds and try every view (`make proof`)."""
 _RANDOM = random.SystemRandom()
 """Hypothesis seeds the generator of the module `random` with the same number in each worker."""
 DATABASES: dict[Path, str] = {}
@@ -70,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what runs with `make proof` only."""
-    if "PILOTHOUSE_PROOF" not in os.environ:
+    if not IS_PROOF:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("proof")])
         items[:] = [item for item in items if not item.get_closest_marker("proof")]
 
@@ -137,7 +139,7 @@ class Server:
     """`python run.py` on a free port, with a configuration as parsed from YAML (`tests/preloaded.py`)."""
 
     is_on_postgresql = False
-    is_forked = not {"PILOTHOUSE_PROOF", "COVERAGE_PROCESS_START"} & os.environ.keys()
+    is_forked = not IS_PROOF and "COVERAGE_PROCESS_START" not in os.environ
     """Whether the server is forked, unless it has a command or an environment of its own."""
 
     def __init__(self, folder: Path, config: dict[str, Any], environ: dict[str, str], command: list[str]) -> None:

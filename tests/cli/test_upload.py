@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from conftest import ROOT, Serve, Server
+from conftest import IS_PROOF, ROOT, Serve, Server
 from http_checks import running_server
 from requirements import require
 from run_streams import COVERAGE, NOW, create_accounts, junit, listen, next_event, open_store
@@ -927,7 +927,7 @@ OLDEST = "python3.9"
 FOUND = {name: _found(name) for name in (OLDEST, *(f"python3.{minor}" for minor in range(10, 15)))}
 PYTHONS = {
     "this": sys.executable,
-    **{name: path for name, path in FOUND.items() if path or (name == OLDEST and "PILOTHOUSE_PROOF" in os.environ)},
+    **{name: path for name, path in FOUND.items() if path or (name == OLDEST and IS_PROOF)},
 }
 """Those that are found. `make proof` fails without the oldest one."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
@@ -10,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from conftest import Serve, Server, instance_of, tags_by_pid, wait_for
+from conftest import IS_PROOF, Serve, Server, instance_of, tags_by_pid, wait_for
 
-ROUNDS = 1000 if os.environ.get("PILOTHOUSE_PROOF") == "1" else 28
+ROUNDS = 1000 if IS_PROOF else 28
 """Of each signal."""
 SERVERS = 4
 CRASHER = {"command": ["sh", "-c", "exit 1"], "restart": "always", "restart-delay": "1ms", "restart-limit": 0}

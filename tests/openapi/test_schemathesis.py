@@ -12,6 +12,7 @@ from pathlib import Path
 import openapi_server
 import pytest
 from cluster import Cluster
+from conftest import IS_PROOF
 from openapi_server import CHART, KEY, RELEASE, REPOSITORY, STREAMS, PreparedServer, prepared_server
 
 LEFT_OUT = ("positive_data_acceptance", "allow_header_conformance", "ensure_resource_availability")
@@ -19,7 +20,7 @@ LEFT_OUT = ("positive_data_acceptance", "allow_header_conformance", "ensure_reso
 called `upload`, so its path takes more methods than an upload does; what is there may be gone by our own doing."""
 
 ALL = ("supervision", "charts", "tracker", "server")
-EXAMPLES = 6
+EXAMPLES = 6 if IS_PROOF else 1
 WITHIN = 240.0
 
 

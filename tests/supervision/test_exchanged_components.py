@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Serve, Server
+from conftest import IS_PROOF, Serve, Server
 from requirements import ROOT_USER
 
 from supervisor.children.openings import Identity
@@ -35,7 +35,7 @@ CONTENT = f"VALUE={SECRET}\n" * 20
 KINDS = ("link", "proc link", "fifo", "device", "foreign")
 FOLDERS = ("outer", "inner")
 PROPERTIES = ("stdout-logfile", "stderr-logfile", "stdin", "env-file", "directory")
-SERVED_KINDS = KINDS if "PILOTHOUSE_PROOF" in os.environ else ("link", "fifo")
+SERVED_KINDS = KINDS if IS_PROOF else ("link", "fifo")
 
 
 def components(name: str) -> tuple[str, ...]:

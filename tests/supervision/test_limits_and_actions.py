@@ -11,13 +11,12 @@ from unittest.mock import Mock, call
 
 import changed_constants
 import pytest
-from conftest import Serve, Server, is_alive, wait_for
+from conftest import IS_PROOF, Serve, Server, is_alive, wait_for
 
 from models.supervision.process import Kind, ProcessSpec, Size
 from supervisor.processes.process.instance import Fault, ProcessInstance
 from supervisor.processes.usage import tree_bytes
 
-IS_PROOF = os.environ.get("PILOTHOUSE_PROOF") == "1"
 """Then `max-memory` is checked as often as in a real server, every ten seconds."""
 MEMORY_SECONDS = 180 if IS_PROOF else 30
 BLOCK = "block = bytearray(40 * 1024 * 1024)"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Serve, wait_for
+from conftest import IS_PROOF, Serve, wait_for
 from requirements import ROOT_USER, missing_part
 
 from supervisor.children.openings import (
@@ -274,7 +274,7 @@ def test_random_exchanges_beside_a_running_server(serve: Serve, users: Path, roo
     }  # fmt: skip
     server = serve({"web": spec})
     generator = random.Random(25)
-    for number in range(1000 if "PILOTHOUSE_PROOF" in os.environ else 100):
+    for number in range(1000 if IS_PROOF else 100):
         exchange(folder, roots, generator)
         if number % 10 == 0:
             server.do("start", "web")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from conftest import IS_PROOF
 
 from models.config.settings import Config, Supervisor
 from models.config.settings import Server as ServerSettings
@@ -105,7 +105,7 @@ class Supervision:
         await self.services.supervision.fleet.reload({spec.name: spec for spec in specs}, False)
 
 
-JOBS = 1000 if os.environ.get("PILOTHOUSE_PROOF") == "1" else 60
+JOBS = 1000 if IS_PROOF else 60
 """That are due in one second."""
 Work = Callable[[Supervision], Awaitable[None]]
 

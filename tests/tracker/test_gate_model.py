@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import records
 from attrs import define, evolve
+from conftest import IS_PROOF
 from records import FAILED, NOW, PASSED, SECOND
 from tracker_rows import Report, Suite
 
@@ -26,7 +27,6 @@ from models.tracker.gate import commit_gate
 from models.tracker.runs import retention
 from models.tracker.tables import Project, Run, reports
 
-IS_PROOF = os.environ.get("PILOTHOUSE_PROOF") == "1"
 GATE = QualityGate()
 FLAGS = ("unit", "e2e")
 TESTS = ("a", "b", "c")

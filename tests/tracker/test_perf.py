@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import math
-import os
 import random
 import time
 import tracemalloc
@@ -18,7 +17,7 @@ import http_checks
 import pytest
 import records
 from attrs import evolve
-from conftest import Server
+from conftest import IS_PROOF, Server
 from uploads import FORM, INGEST, body, junit, part
 
 from models.config.settings import QualityGate
@@ -312,7 +311,7 @@ def test_labels_and_size_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_large_report_is_read_in_constant_memory() -> None:
     """A gigabyte if PILOTHOUSE_PROOF is set."""
-    size = 1000 if os.environ.get("PILOTHOUSE_PROOF") else 6
+    size = 1000 if IS_PROOF else 6
     row = b"1700000000000,123,GET /cart,200,OK,Users 1-1,text,true,,512," + b"x" * 140 + b"\n"
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as file:

@@ -6,7 +6,6 @@ import csv
 import io
 import itertools
 import json
-import os
 import tracemalloc
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 import records
-from conftest import Server
+from conftest import IS_PROOF, Server
 from uploads import upload
 
 from models import inputs
@@ -203,7 +202,7 @@ def test_lists_of_private_runs_and_projects_are_404(server: Server, run: int) ->
 
 @pytest.mark.parametrize("sort", [None, "name"])
 def test_cursor_returns_each_test_once_during_uploads(server: Server, project: str, sort: Any) -> None:
-    count = (200_000 if os.environ.get("PILOTHOUSE_PROOF") == "1" else 40_000) if sort is None else 10_000
+    count = (200_000 if IS_PROOF else 40_000) if sort is None else 10_000
     run = upload(
         server, ("project", project), ("runKey", project), ("junit", "<testsuite><testcase name='x'/></testsuite>")
     )

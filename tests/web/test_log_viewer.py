@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-import os
 import re
 import sys
 import threading
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from browser_pages import Browser, axe_findings, url_of
-from conftest import Server, wait_for
+from conftest import IS_PROOF, Server, wait_for
 from http_checks import running_server
 
 LINES = [
@@ -27,7 +26,7 @@ LINES = [
     "<3>from the kernel",
     "DEBUG done",
 ]
-FLOOD_SECONDS = 60 if os.environ.get("PILOTHOUSE_PROOF") else 4
+FLOOD_SECONDS = 60 if IS_PROOF else 4
 LINES_PER_SECOND = 2000
 FLOOD = f"""
 import sys, time
