@@ -203,7 +203,7 @@ def script(folder: Path, text: str) -> dict[str, Any]:
     "text",
     [
         "trap '' TERM; while :; do sleep 1; done\n",
-        "exec yes endless output of helm\n",
+        'until [ -e "$0.go" ]; do sleep 0.01; done; exec yes endless output of helm\n',
         "yes endless error output of helm >&2 & sleep 1000\n",
     ],
     ids=["never-ends", "floods", "complains"],
@@ -215,8 +215,10 @@ def test_endless_helm_processes_are_ended_and_delay_no_other_caller(tmp_path: Pa
         assert server.do("start", "web").status == 200
         sizes = []
         for _ in range(2):
+            (tmp_path / "fake-helm.go").unlink(missing_ok=True)
             waiting = ParallelRequests(server, [template_request() for _ in range(6)]).start()
             wait_for(lambda: "pilothouse_helm_running 2.0" in server.get("/metrics").text)
+            (tmp_path / "fake-helm.go").touch()
             check_reads(server, [f"{API}/processes", "/", "/projects/1", f"{API}/repos", "/healthz"])
             answers = waiting.answers()
             assert 422 in {answer.status for answer in answers} <= {422, 503}
