@@ -59,14 +59,21 @@ SLOW = {"supervisor__children__child___EXEC_MILLISECONDS": 0}
 
 
 @pytest.mark.parametrize("more", [{}, {"start-seconds": "10s"}], ids=["at once", "after start-seconds"])
-def test_command_that_is_executed_late_starts_or_fails_with_the_reason(serve: Serve, more: dict[str, Any]) -> None:
+def test_command_that_is_executed_late_starts_or_fails_with_the_reason(
+    serve: Serve, tmp_path: Path, more: dict[str, Any]
+) -> None:
     """As where its file is on a file system that does not answer: the loop does not wait for it."""
+    os.mkfifo(tmp_path / "unread")
     missing = {"command": "/no/such/program", "nice": 5, **more}
     present = {"command": "sleep 1000", "nice": 5}
-    server = serve({"missing": missing, "present": present}, command=changed_constants.server_command(**SLOW))
+    piped = {**present, "stdout-logfile": str(tmp_path / "unread"), **more}
+    processes = {"missing": missing, "present": present, "piped": piped}
+    server = serve(processes, command=changed_constants.server_command(**SLOW))
     assert server.do("start", "missing").status == 500
     assert "No such file or directory" in server.info("missing")["failedErrorLog"]
     assert (server.status("missing"), server.info("missing")["exitCode"]) == ("failed_to_start", None)
+    assert server.do("start", "piped").status == 500
+    assert f"No such device or address ({tmp_path / 'unread'})" in server.info("piped")["failedErrorLog"]
     assert server.do("start", "present").status == 200
     assert server.status("present") == "running"
 

@@ -8,6 +8,7 @@ import enum
 import logging
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -381,7 +382,7 @@ class ProcessInstance:
         if self.was_not_executed(exit):
             problem = self.child.launch_problem
             reason = f"{' '.join(shown_words(self.spec.argv))!r} could not be executed ({exit})"
-            reason += "" if problem is None else f": {problem.strerror}"
+            reason += "" if problem is None else f": {_reason(self.spec.argv, problem)}"
         file = Path(self.spec.stderr_file or "")
         try:
             text = tail(file, 100, _MAX_STDERR_BYTES)[0] if self.spec.stderr_file else b""
@@ -391,11 +392,16 @@ class ProcessInstance:
 
 
 def _spawn_problem(launch: Launch, error: OSError | ValueError) -> str:
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    file = error.filename if isinstance(error, OSError) else None
-    about = f" ({file})" if file and file != launch.argv[0] else ""
-    where = launch.directory or _working_directory()
-    return f"{' '.join(shown_words(launch.argv))!r} in directory {where} could not be started: {reason}{about}"
+    where, reason = launch.directory or _working_directory(), _reason(launch.argv, error)
+    return f"{' '.join(shown_words(launch.argv))!r} in directory {where} could not be started: {reason}"
+
+
+def _reason(argv: Sequence[str], error: OSError | ValueError) -> str:
+    """Why a command could not be executed, with the file that caused it where that is another one."""
+    if isinstance(error, ValueError):
+        return str(error)
+    file = error.filename
+    return f"{error.strerror} ({file})" if file and file != argv[0] else str(error.strerror)
 
 
 def _working_directory() -> str:
