@@ -20,6 +20,7 @@ from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
 from supervisor.children import proc, tags
 from supervisor.processes import adoption
+from supervisor.processes.process.context import SupervisionContext
 
 PROCESSES = "/api/v1/processes"
 
@@ -125,3 +126,15 @@ def test_the_environment_files_of_adopted_children_are_read_in_a_worker(
     assert len(threads) == 2
     assert threading.main_thread() not in threads
     assert taken == [{"A": "1"}, None]
+
+
+def test_directory_and_account_of_a_process_are_looked_up_in_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = ProcessSpec("web", ("x",), directory=str(tmp_path), user=str(os.geteuid()), group=str(os.getegid()))
+    context, threads = SupervisionContext.__new__(SupervisionContext), list[object]()
+    monkeypatch.setattr(SupervisionContext, "_launch", lambda *_: threads.append(threading.current_thread()))
+    asyncio.run(context.launch(spec, 1))
+    asyncio.run(context.check(spec))
+    asyncio.run(context.launch(ProcessSpec("plain", ("x",)), 1))
+    assert [thread is threading.main_thread() for thread in threads] == [False, False, True]

@@ -74,17 +74,23 @@ class SupervisionContext:
     async def launch(self, spec: ProcessSpec, generation: int) -> Launch:
         """How the spec is run on this machine. Raises `Invalid` where it cannot be.
 
-        Suspends only where the spec has environment files, which a worker reads.
+        Suspends only where the spec names a directory, files or an account: looking them up may take a while.
         """
-        variables = await asyncio.to_thread(_from_files, spec) if spec.env_file else {}
-        return self._launch(spec, generation, variables)
+        if not _is_looked_up(spec):
+            return self._launch(spec, generation, {})
+        return await asyncio.to_thread(
+            lambda: self._launch(spec, generation, _from_files(spec) if spec.env_file else {})
+        )
 
     async def check(self, spec: ProcessSpec) -> None:
         """Raises `Invalid` where the spec cannot be run on this machine now. A pipe of variables is not read."""
-        if spec.env_file:
-            for problem in await asyncio.to_thread(env_files.problems, spec.env_file, spec.user, spec.group):
+
+        def look_up() -> None:
+            for problem in env_files.problems(spec.env_file, spec.user, spec.group):
                 raise _invalid(spec, problem)
-        self._launch(spec, 0, {})
+            self._launch(spec, 0, {})
+
+        await asyncio.to_thread(look_up) if _is_looked_up(spec) else look_up()
 
     def adopted_launch(self, spec: ProcessSpec, generation: int, variables: Mapping[str, str] | None) -> Launch:
         """As it would be launched now, for its probes; without its directory and files where those are gone.
@@ -127,6 +133,11 @@ class SupervisionContext:
             private_files=spec.captured_files,
             redirect_stderr=spec.redirect_stderr,
         )
+
+
+def _is_looked_up(spec: ProcessSpec) -> bool:
+    """Whether the spec names what a file system or a directory of accounts answers for."""
+    return any((spec.env_file, spec.directory, spec.user, spec.group))
 
 
 def identity_of(spec: ProcessSpec) -> Identity | None:
