@@ -249,10 +249,15 @@ class Application(tornado.web.Application):
     ) -> Any:
         """Authenticates and authorizes a request before its body is read."""
         dispatch = partial(self._dispatch, request, target_class, target_kwargs, path_args, path_kwargs)
-        presented = presented_credential(request, self.services) if self.services.is_shared else None
+        accounts = self.services.accounts
+        is_looked_up = self.services.is_shared or self.services.config.tracker.security.proxy_login.header is not None
+        try:
+            presented = presented_credential(request, self.services) if is_looked_up else None
+        except Invalid:  # `_authorize` reports it
+            presented = None
         if presented is None:
-            return dispatch(self.services.accounts.find_credential)
-        return AccountLookup(self.services.accounts.find_credential_remotely(presented), dispatch)
+            return dispatch(accounts.find_credential)
+        return AccountLookup(accounts.find_credential_remotely(presented), dispatch)
 
     def _dispatch(
         self,

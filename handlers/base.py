@@ -373,8 +373,8 @@ class Page(Base):
         return self.get_body_arguments(name, strip=is_trimmed)
 
     def check_xsrf_cookie(self) -> None:
-        """Browsers and sessions need the token of a form; other clients do not."""
-        if self.is_from_browser() or (self.caller.credential and self.caller.credential.kind == "session"):
+        """Browsers, and callers without a token but with an account, need the token of a form; others do not."""
+        if self.is_from_browser() or (self.caller.credential and self.caller.credential.kind != "token"):
             RequestHandler.check_xsrf_cookie(self)
 
     def is_from_browser(self) -> bool:

@@ -11,7 +11,7 @@ from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest
 
 from handlers.control_socket import Peer, peer_of
 from handlers.http.origin import is_embedded
-from handlers.http.proxy import client_address, is_forwarded, is_remote
+from handlers.http.proxy import client_address, is_forwarded, is_remote, reported_account
 from models.accounts.accounts import Credential, PresentedCredential, Scope, User
 from models.config.settings import Config
 from models.errors import Problem, Unauthenticated
@@ -72,9 +72,14 @@ FindCredential = Callable[[PresentedCredential], Credential | None]
 
 
 def presented_credential(request: HTTPServerRequest, services: Services) -> PresentedCredential | None:
-    """Returns the token or session cookie a request presents. A token takes precedence over a session."""
+    """Returns the token, the report of a trusted proxy, or the session cookie of a request, in this order.
+
+    Raises `Invalid` for a report that cannot be read.
+    """
     if token := _token(request):
         return PresentedCredential("token", token)
+    if (reported := reported_account(request, services.config)) is not None:
+        return None if is_embedded(request, services.config) else reported
     if not request.cookies:
         return None
     session = request.cookies.get(session_cookie(services))
@@ -86,8 +91,8 @@ def presented_credential(request: HTTPServerRequest, services: Services) -> Pres
 def identify_caller(request: HTTPServerRequest, services: Services, find_credential: FindCredential) -> Caller:
     """Returns the caller. A session that has ended makes the caller anonymous.
 
-    Raises `Unauthenticated` for an invalid token, which is never treated as anonymous; and the errors of
-    `find_credential`.
+    Raises `Unauthenticated` for an invalid token, which is never treated as anonymous; `Invalid` for a report of a
+    proxy that cannot be read; and the errors of `find_credential`.
     """
     config, presented = services.config, presented_credential(request, services)
     credential = find_credential(presented) if presented else None
@@ -100,10 +105,10 @@ def identify_caller(request: HTTPServerRequest, services: Services, find_credent
         credential=credential,
         address=address,
         is_secure=is_secure,
-        has_expired_session=presented is not None and credential is None,
+        has_expired_session=presented is not None and presented.kind == "session" and credential is None,
         has_chart_key=_has_chart_key(request, config),
         peer=peer,
-        is_operator=peer is not None and presented is None and not is_forwarded(request),
+        is_operator=peer is not None and presented is None and not is_forwarded(request, config),
     )
 
 
@@ -138,7 +143,7 @@ def _has_chart_key(request: HTTPServerRequest, config: Config) -> bool:
 
 
 class AccountLookup(HTTPMessageDelegate):
-    """Looks the caller up asynchronously (accounts in PostgreSQL) before the request is dispatched.
+    """Looks the caller up asynchronously (accounts in PostgreSQL, reports of a proxy) before the request is dispatched.
 
     `dispatch` is called with the outcome of `lookup`; the request's body is not read before.
     """

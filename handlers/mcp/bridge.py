@@ -158,12 +158,17 @@ class _InternalConnection(HTTPConnection):
 
 
 async def internal_request(
-    application: web.Application, outer: HTTPServerRequest, method: str, uri: str, body: bytes
+    application: web.Application, outer: HTTPServerRequest, is_forwarded: bool, method: str, uri: str, body: bytes
 ) -> tuple[int, str, bytes]:
-    """Sends a request to the application itself as the caller of `outer`. Returns status, media type and body."""
+    """Sends a request to the application itself as the caller of `outer`, which a proxy may have passed on.
+
+    Returns status, media type and body.
+    """
     connection = _InternalConnection(getattr(outer.connection, "context", None))
     start = RequestStartLine(method, uri, "HTTP/1.1")
-    request = HTTPServerRequest(connection=connection, start_line=start, headers=_internal_headers(outer, body))
+    request = HTTPServerRequest(
+        connection=connection, start_line=start, headers=_internal_headers(outer, is_forwarded, body)
+    )
     delegate: Any = application.find_handler(request)
     if (received := delegate.headers_received(start, request.headers)) is not None:
         await received
@@ -174,8 +179,8 @@ async def internal_request(
     return connection.status, connection.headers.get("Content-Type", ""), bytes(connection.body)
 
 
-def _internal_headers(outer: HTTPServerRequest, body: bytes) -> HTTPHeaders:
-    headers = HTTPHeaders()
+def _internal_headers(outer: HTTPServerRequest, is_forwarded: bool, body: bytes) -> HTTPHeaders:
+    headers = HTTPHeaders({"Via": "1.1 pilothouse"} if is_forwarded else {})
     for name, value in outer.headers.get_all():
         if name.lower().startswith(_CREDENTIAL_HEADERS):
             headers.add(name, value)

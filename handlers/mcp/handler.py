@@ -17,6 +17,7 @@ from tornado.web import Application
 from handlers.base import Base
 from handlers.charts.operations import helm_caller
 from handlers.http.permissions import USE_TOOLS
+from handlers.http.proxy import is_forwarded
 from handlers.mcp import bridge
 from handlers.mcp.bridge import Exchange
 from handlers.mcp.derived_tools import tools_of
@@ -86,7 +87,8 @@ class Tools:
         exchange: Exchange
 
         async def send(method: str, path: str, body: bytes) -> tuple[int, str, bytes]:
-            return await bridge.internal_request(self._application, handler.request, method, path, body)
+            is_passed_on = is_forwarded(handler.request, handler.config)
+            return await bridge.internal_request(self._application, handler.request, is_passed_on, method, path, body)
 
         selection = Selection.of_query(
             handler.get_query_argument("toolsets", None), handler.get_query_argument("readonly", None)

@@ -19,6 +19,7 @@ from models.errors import Conflict, Invalid, NotFound
 
 Role = Literal["ADMIN", "USER"]
 Scope = Literal["FULL", "INGEST"]
+CredentialKind = Literal["session", "token", "proxy"]
 
 TOKEN_PREFIX = "plt_"  # noqa: S105 (no password: the prefix by which scanners find leaked tokens)
 MAX_NAME_LENGTH, MAX_TEXT_LENGTH, MIN_PASSWORD_LENGTH, MAX_PASSWORD_LENGTH = 64, 255, 8, 1024
@@ -46,11 +47,12 @@ class User:
 
 @frozen
 class Credential:
-    """A valid session or token, and its account."""
+    """A valid session or token, or the report of a trusted proxy, and its account."""
 
     user: User
-    kind: Literal["session", "token"]
+    kind: CredentialKind
     id: int
+    """That of the account, for one of kind proxy."""
     scope: Scope
     used_at: int | None = None
     """When the last use of a token was stored."""
@@ -58,10 +60,12 @@ class Credential:
 
 @frozen
 class PresentedCredential:
-    """The session id or token that a request presents."""
+    """The session id or token that a request presents, or the name of the account that a trusted proxy reports."""
 
-    kind: Literal["session", "token"]
+    kind: CredentialKind
     raw: str = field(repr=False)
+    groups: tuple[str, ...] = ()
+    """The groups that the proxy reports."""
 
 
 @frozen
@@ -96,6 +100,7 @@ _OF_TOKEN = (
     f"SELECT t.id, t.scope, t.last_used_at, {_HOLDER} token AS t ON t.account_id = a.id"
     " WHERE t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > ?) AND "
 )
+_OF_ACCOUNT = f"SELECT a.id, 'FULL', NULL, {USER_COLUMNS} FROM account AS a WHERE ? > 0 AND a.id = ?"  # noqa: S608 (ours)
 _OF_SESSION = f"SELECT s.id, 'FULL', NULL, {_HOLDER} session AS s ON s.account_id = a.id WHERE s.expires_at > ? AND "
 
 
@@ -113,10 +118,12 @@ def refresh(credential: Credential, now: int) -> Credential | None:
     """Returns the credential with its account as stored now; None if it has ended."""
     if credential.kind == "token":
         return _credential("token", _OF_TOKEN + "t.id = ?", now, credential.id)
+    if credential.kind == "proxy":
+        return _credential("proxy", _OF_ACCOUNT, now, credential.id)
     return _credential("session", _OF_SESSION + "s.id = ?", now, credential.id)
 
 
-def _credential(kind: Literal["session", "token"], query: str, now: int, key: str | int) -> Credential | None:
+def _credential(kind: CredentialKind, query: str, now: int, key: str | int) -> Credential | None:
     row = reports.execute_sql(query, (now, key)).fetchone()
     return Credential(user_of(row[3:]), kind, row[0], row[1], row[2]) if row else None
 

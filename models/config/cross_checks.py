@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import NOTHING, evolve
 
-from models.config import env_files, notify_checks, parsers, secret_files
+from models.config import env_files, login_checks, notify_checks, parsers, secret_files
 from models.config.parsers import ValidationError
 from models.config.settings import MAX_SOCKET_PATH_BYTES, Config
 from models.supervision.captured_logs import with_log
@@ -77,7 +77,7 @@ class CrossChecks:
             self._fault("server.tls", "certificate and key must be given together")
         self._check_socket(config)
         self._check_secret_files(config)
-        for path, why in notify_checks.faults(config.notify):
+        for path, why in (*notify_checks.faults(config.notify), *login_checks.faults(config)):
             self._fault(path, why)
         specs = config.supervisor.processes
         for spec in specs.values():

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import peewee
 
-from models.accounts import accounts
+from models.accounts import accounts, group_roles
 from models.accounts.accounts import Credential, PresentedCredential, SessionInfo, User
 from models.accounts.tables import database as reports
 from models.config.settings import TrackerSecurity
@@ -164,8 +164,26 @@ class Accounts:
         return self._record_use(_read(lambda: self._stored(presented)))
 
     async def find_credential_remotely(self, presented: PresentedCredential) -> Credential | None:
-        """As `find_credential`, for any store. Raises `Unavailable`, `TimedOut`."""
+        """As `find_credential`, for any store and for what a proxy reports. Raises `Unavailable`, `TimedOut`.
+
+        For an account that a proxy reports also `Denied` where it does not exist and is not created, and `Invalid`.
+        """
+        if presented.kind == "proxy":
+            return await self._reported(presented)
         return self._record_use(await self._read_fast(lambda: self._stored(presented)))
+
+    async def _reported(self, presented: PresentedCredential) -> Credential:
+        """The account that a trusted proxy reports, created or with another role where its groups want it so."""
+        settings, name = self._settings.proxy_login, presented.raw
+        role = group_roles.role_of_groups(presented.groups, settings.admin_groups)
+        user = await self._read_fast(lambda: accounts.user_named(name))
+        if user is None or role not in (None, user.role):
+            creates, now = settings.auto_create, self._clock.now()
+            ensure = group_roles.ensure_reported_user
+            stored, is_new = await self.in_store(lambda: ensure(name, role, creates, now))
+            log_reported(stored, is_new)
+            return Credential(stored, "proxy", stored.id, "FULL")
+        return Credential(user, "proxy", user.id, "FULL")
 
     async def are_valid(self, credentials: Sequence[Credential]) -> Sequence[bool]:
         """Returns for each credential whether it has not ended. Raises `Unavailable`, `TimedOut`."""
@@ -173,7 +191,7 @@ class Accounts:
         return await self._read_fast(lambda: [self._refreshed(one, now) is not None for one in credentials])
 
     def _refreshed(self, credential: Credential, now: int) -> Credential | None:
-        is_stored = credential.kind == "token" or credential.id > 0
+        is_stored = credential.kind != "session" or credential.id > 0
         return accounts.refresh(credential, now) if is_stored else self._memory.refresh(credential.id, now)
 
     def _stored(self, presented: PresentedCredential) -> Credential | None:
@@ -342,6 +360,14 @@ class Accounts:
         log.info("created the user %s (ADMIN); its password is in %s", name, file)
         if sys.stderr.isatty():
             print(f"the password of {name}: {password}", file=sys.stderr)
+
+
+def log_reported(user: User, is_new: bool) -> None:
+    """Logs that an account was created, or got another role, as another server reported it."""
+    if is_new:
+        log.info("created the user %s (%s), as reported", user.username, user.role)
+    else:
+        log.info("%s is %s by the reported groups", user.username, user.role)
 
 
 def _read(query: Callable[[], Result]) -> Result:

@@ -164,6 +164,10 @@ DEFAULTS: dict[str, object] = {
     "tracker.security.admin-username": "admin",
     "tracker.security.admin-password": None,
     "tracker.security.session-lifetime": 30 * 86400,
+    "tracker.security.proxy-login.header": None,
+    "tracker.security.proxy-login.groups-header": None,
+    "tracker.security.proxy-login.admin-groups": (),
+    "tracker.security.proxy-login.auto-create": True,
     "tracker.quality-gate.base-branch": "main",
     "tracker.quality-gate.min-line-coverage": None,
     "tracker.quality-gate.max-coverage-drop-pct": 1.0,
@@ -1253,6 +1257,39 @@ def test_groups_are_read_with_their_members(read: Read) -> None:
 def test_an_error_of_a_group_is_reported_with_its_path(faults: Faults, text: str, fault: str) -> None:
     (line,) = faults(f"supervisor:\n  processes: {{web: {{command: [run]}}}}\n  {text}")
     assert line.startswith(fault)
+
+
+# -- logins by others
+
+
+PROXY_LOGIN = "tracker.security.proxy-login"
+
+
+@pytest.mark.parametrize(
+    ("server", "login", "fault"),
+    [
+        ("{}", "{header: X-Remote-User}", f"{PROXY_LOGIN}.header: needs server.trusted-proxies"),
+        ("{trusted-proxies: [10.0.0.1]}", "{header: 'X User'}", f"{PROXY_LOGIN}.header: 'X User' is not a name"),
+        ("{trusted-proxies: [10.0.0.1]}", "{header: Cookie}", f"{PROXY_LOGIN}.header: 'Cookie' is a header with a"),
+        ("{trusted-proxies: [10.0.0.1]}", "{header: Sec-Fetch-Site}", "is a header with a meaning of its own"),
+        ("{trusted-proxies: [10.0.0.1]}", "{header: A, groups-header: a}", "must not be the header of the name"),
+        ("{trusted-proxies: [10.0.0.1]}", "{header: A, admin-groups: [x]}", "admin-groups: needs groups-header"),
+        ("{trusted-proxies: [10.0.0.1]}", "{admin-groups: [x]}", f"{PROXY_LOGIN}: needs header"),
+    ],
+)
+def test_a_login_by_a_proxy_that_cannot_be_trusted_is_a_fault(read: Read, server: str, login: str, fault: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        read(f"server: {server}\ntracker: {{security: {{proxy-login: {login}}}}}")
+    assert fault in "\n".join(caught.value.faults)
+
+
+def test_a_login_by_a_proxy_is_read(read: Read) -> None:
+    config = read(
+        "server: {trusted-proxies: [10.0.0.1]}\n"
+        "tracker: {security: {proxy-login: {header: X-User, groups-header: X-Groups, admin-groups: [a, b]}}}"
+    )
+    login = config.tracker.security.proxy_login
+    assert (login.header, login.groups_header, login.admin_groups) == ("X-User", "X-Groups", ("a", "b"))
 
 
 # -- forges

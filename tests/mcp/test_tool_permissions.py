@@ -240,6 +240,21 @@ def test_a_session_cookie_is_not_accepted(serve: Serve) -> None:
     assert initialize(server, Cookie=cookie).status == 401
 
 
+@pytest.mark.parametrize("header", ["Via", "X-Remote-User"])
+def test_a_call_by_any_proxy_is_remote(serve: Serve, header: str) -> None:
+    proxy = {"server": {"trusted-proxies": ["127.0.0.1"]}}
+    server = serve(
+        {"web": SLEEPER}, svc=FULL, tracker={"security": {"proxy-login": {"header": "X-Remote-User"}}}, **proxy
+    )
+    behind = {**KEY, header: "ann"}
+
+    async def work() -> None:
+        async with over_http(server, **behind) as client:
+            assert "account is needed" in error_text(await client.call_tool("process_start", {"name": "web"}))
+
+    run_client(work)
+
+
 def test_only_an_admin_changes_processes_beyond_loopback(serve: Serve) -> None:
     server = serve({"web": SLEEPER}, svc={**FULL, **KUBE})
     admin, other = (token(server, *who) for who in (("ann", "--admin"), ("bob",)))
