@@ -97,7 +97,7 @@ class OneRelease(_ManifestPage):
             text = await self._done(verb, namespace, name)
             self.redirect_done("/releases" if is_gone else release_url(namespace, name), text)
         else:
-            await self._page(namespace, name, "change", form=self.form(), failed=verb, **outcome)
+            await self._page(namespace, name, "change", failed=verb, **{"form": self.form(), **outcome})
 
     async def _show_with_key(self, namespace: str, name: str, verb: str) -> None:
         """What the key reveals: the values of Secrets in the manifest, or what an object owns."""
@@ -134,9 +134,11 @@ class OneRelease(_ManifestPage):
             values = await self.values(self.field("values"))
         except Invalid as problem:
             return {"failure": self.failed(problem), "values_fault": problem.message}
+        chart, version = self.field("chartRef"), self.field("version")
+        planned = await target(self.charts.repositories, chart, version) if is_preview else ""
         body: dict[str, Any] = {
-            "chartRef": self.field("chartRef"),
-            "version": self.field("version"),
+            "chartRef": chart,
+            "version": planned or version,
             "values": values,
             "valueStrategy": self.field("valueStrategy") or None,
             "description": self.field("description"),
@@ -150,8 +152,11 @@ class OneRelease(_ManifestPage):
             return None
         current = await self.run("helm_get_manifest", path, query)
         changed, _ = await self._changed(current, release.manifest)
-        planned = await target(self.charts.repositories, self.field("chartRef"), self.field("version"))
-        return {"preview": Preview("Changes of the manifest by the upgrade", changed), "planned": planned}
+        return {
+            "preview": Preview("Changes of the manifest by the upgrade", changed),
+            "planned": planned,
+            "form": {**self.form(), "version": planned or version},  # what is shown is what the next step installs
+        }
 
     async def _rollback(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
         revision = integer(self.field("revision"))

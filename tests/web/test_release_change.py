@@ -82,8 +82,10 @@ def test_the_last_step_shows_the_difference_and_names_the_version(
         one.goto(f"{path}?show=change&do=upgrade")
         one.get_by_role("button", name="Upgrade shop", exact=True).wait_for()
         one.get_by_label("API key").fill(KEY)
+        one.get_by_label("Version").fill(">=1")
         one.get_by_role("button", name="Preview").press("Enter")
         one.locator(".preview .diff .add", has_text="green").wait_for()
+        assert one.get_by_label("Version").input_value() == "2.0.0", "not the range, which a newer one may fit later"
         button = one.get_by_role("button", name="Upgrade shop to 2.0.0")
         button.wait_for()
         assert one.locator(".preview ~ .actions").count() == 1, "the button follows the difference"
