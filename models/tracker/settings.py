@@ -34,42 +34,49 @@ Reader = Callable[[str, Any], Any]
 """Reads a JSON value; takes the setting's name first. Raises `Invalid`, which names the setting."""
 
 
-def _setting(about: str, read: Reader, type: str, **schema: Any) -> Any:
+def _setting(title: str, about: str, read: Reader, type: str, **schema: Any) -> Any:
+    """`title` is the label of the field in a form."""
+
     def read_nullable(name: str, value: Any) -> Any:
         return None if value is None else read(name, value)
 
-    kind = Kind({"type": [type, "null"], **schema}, read_nullable, reads_null=True)
+    kind = Kind({"title": title, "type": [type, "null"], **schema}, read_nullable, reads_null=True)
     return body(about, UNSET, kind=kind)
 
 
-def _number(about: str, highest: int = 100, lowest: int = 0) -> Any:
+def _number(title: str, about: str, highest: int = 100, lowest: int = 0) -> Any:
     def read(name: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
             raise Invalid(f"{name} must be a number from {lowest} to {highest}, or null")
         return float(value)
 
-    return _setting(about, read, "number", minimum=lowest, maximum=highest)
+    return _setting(title, about, read, "number", minimum=lowest, maximum=highest)
 
 
-def _count(about: str, highest: int) -> Any:
+def _time(title: str, about: str, lowest: int) -> Any:
+    """In JSON a number of seconds, in a form also with units."""
+    return _number(title, f"In seconds; {about}", _MAX_CARRY_SECONDS, lowest)
+
+
+def _count(title: str, about: str, highest: int) -> Any:
     def read(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= highest:
             raise Invalid(f"{name} must be a number from 0 to {highest}, or null")
         return value
 
-    return _setting(about, read, "integer", minimum=0, maximum=highest)
+    return _setting(title, about, read, "integer", minimum=0, maximum=highest)
 
 
-def _flag(about: str) -> Any:
+def _flag(title: str, about: str) -> Any:
     def read(name: str, value: Any) -> bool:
         if not isinstance(value, bool):
             raise Invalid(f"{name} must be true, false or null")
         return value
 
-    return _setting(about, read, "boolean")
+    return _setting(title, about, read, "boolean")
 
 
-def _flags(about: str) -> Any:
+def _flags(title: str, about: str) -> Any:
     def read(name: str, value: Any) -> list[str]:
         if not isinstance(value, list) or len(value) > _MAX_LISTED_FLAGS:
             raise Invalid(f"{name} must be a list of at most {_MAX_LISTED_FLAGS} flags, or null")
@@ -78,10 +85,10 @@ def _flags(about: str) -> Any:
         except parsers.ValidationError as error:
             raise Invalid(f"{name}: {error}") from None
 
-    return _setting(about, read, "array", items={"type": "string"})
+    return _setting(title, about, read, "array", items={"type": "string"})
 
 
-def _text(about: str, highest: int, check: Callable[[str], str] = str, **schema: Any) -> Any:
+def _text(title: str, about: str, highest: int, check: Callable[[str], str] = str) -> Any:
     """A line; `check` returns what is stored, and raises `ValidationError`."""
 
     def read(name: str, value: Any) -> str:
@@ -94,7 +101,7 @@ def _text(about: str, highest: int, check: Callable[[str], str] = str, **schema:
         except parsers.ValidationError as error:
             raise Invalid(f"{name} {error}") from None
 
-    return _setting(about, read, "string", **schema)
+    return _setting(title, about, read, "string", maxLength=highest)
 
 
 def _url(text: str) -> str:
@@ -109,13 +116,13 @@ def _repository(text: str) -> str:
     return text
 
 
-def _choice(about: str, choices: Sequence[str]) -> Any:
+def _choice(title: str, about: str, choices: Sequence[str]) -> Any:
     def read(name: str, value: Any) -> Any:
         if value not in choices:
             raise Invalid(f"{name} must be one of {', '.join(choices)}, or null")
         return value
 
-    return _setting(about, read, "string", enum=[*choices, None])
+    return _setting(title, about, read, "string", enum=[*choices, None])
 
 
 def _read_token(name: str, value: Any) -> str:
@@ -132,45 +139,73 @@ def _read_token(name: str, value: Any) -> str:
 class ProjectSettings:
     """The settings that a request names, by column; the others are UNSET."""
 
-    base_branch: Any = _text("The branch whose newest complete run is the baseline", _MAX_BRANCH_CHARACTERS)
-    repo_url: Any = _text("The URL of the repository", _MAX_URL_CHARACTERS, _url)
-    min_line_coverage: Any = _number("Less fails the gate")
-    max_coverage_drop_pct: Any = _number("Percentage points that coverage may drop")
-    fail_on_new_failures: Any = _flag("Whether new failures fail the gate")
-    min_patch_coverage: Any = _number("Less coverage of the changed lines fails the gate")
-    min_patch_lines: Any = _count("Fewer changed lines than this pass", _MAX_PATCH_LINES)
-    fail_on_no_tests: Any = _flag("Whether a run without tests fails the gate")
-    fail_on_missing_coverage: Any = _flag("Whether a run without coverage fails the gate")
-    aggregate_flags: Any = _flag("Whether all flags of a commit must pass")
-    carry_forward_flags: Any = _flags("Flags whose coverage is carried forward; `*`: all")
-    carry_forward_max_age: Any = _number("In seconds; older coverage is not carried", _MAX_CARRY_SECONDS)
-    required_flags: Any = _flags("Flags of which every commit must have a run")
-    max_test_drop_pct: Any = _number("A larger share of missing tests fails the gate")
-    fail_on_any_failure: Any = _flag("Whether any failing test fails the gate")
-    perf_max_latency_increase_pct: Any = _number(
-        "A larger increase of the 95th percentile fails the gate", _MAX_INCREASE_PCT
+    base_branch: Any = _text(
+        "Base branch", "The branch whose newest complete run is the baseline", _MAX_BRANCH_CHARACTERS
     )
-    perf_max_throughput_drop_pct: Any = _number("A larger drop of the throughput fails the gate")
-    perf_max_error_pct: Any = _number("More errors of a label fail the gate")
-    quarantine_after_flaky: Any = _count("A test that is flaky on so many commits is quarantined; 0: none", 1000)
-    quarantine_within: Any = _number("In seconds; commits before that do not count", _MAX_CARRY_SECONDS, 60)
-    quarantine_expires: Any = _number("In seconds; how long a flaky test is quarantined", _MAX_CARRY_SECONDS, 60)
-    quarantine_max_pct: Any = _number("No flaky test is quarantined beyond this share of the tests")
-    source_mode: Any = _choice("Where source lines come from", SOURCE_MODES)
+    repo_url: Any = _text("Repository", "The URL of the repository", _MAX_URL_CHARACTERS, _url)
+    min_line_coverage: Any = _number("Minimum line coverage, %", "Less fails the gate")
+    max_coverage_drop_pct: Any = _number("Maximum drop of coverage, points", "Percentage points that coverage may drop")
+    fail_on_new_failures: Any = _flag("New failures fail the gate", "Whether new failures fail the gate")
+    min_patch_coverage: Any = _number(
+        "Minimum coverage of changed lines, %", "Less coverage of the changed lines fails the gate"
+    )
+    min_patch_lines: Any = _count(
+        "Fewest changed lines that are judged", "Fewer changed lines than this pass", _MAX_PATCH_LINES
+    )
+    fail_on_no_tests: Any = _flag("A run without tests fails the gate", "Whether a run without tests fails the gate")
+    fail_on_missing_coverage: Any = _flag(
+        "A run without coverage fails the gate", "Whether a run without coverage fails the gate"
+    )
+    aggregate_flags: Any = _flag("All flags of a commit must pass", "Whether all flags of a commit must pass")
+    carry_forward_flags: Any = _flags(
+        "Flags whose coverage is carried forward", "Flags whose coverage is carried forward; `*`: all"
+    )
+    carry_forward_max_age: Any = _time("Oldest coverage that is carried forward", "older coverage is not carried", 0)
+    required_flags: Any = _flags("Required flags", "Flags of which every commit must have a run")
+    max_test_drop_pct: Any = _number(
+        "Maximum drop of the number of tests, %", "A larger share of missing tests fails the gate"
+    )
+    fail_on_any_failure: Any = _flag("Any failure fails the gate", "Whether any failing test fails the gate")
+    perf_max_latency_increase_pct: Any = _number(
+        "Maximum increase of the latency, %",
+        "A larger increase of the 95th percentile fails the gate",
+        _MAX_INCREASE_PCT,
+    )
+    perf_max_throughput_drop_pct: Any = _number(
+        "Maximum drop of the throughput, %", "A larger drop of the throughput fails the gate"
+    )
+    perf_max_error_pct: Any = _number("Maximum share of errors, %", "More errors of a label fail the gate")
+    quarantine_after_flaky: Any = _count(
+        "Quarantine a test that is flaky on so many commits",
+        "A test that is flaky on so many commits is quarantined; 0: none",
+        1000,
+    )
+    quarantine_within: Any = _time("Within this time", "commits before that do not count", 60)
+    quarantine_expires: Any = _time("For this time", "how long a flaky test is quarantined", 60)
+    quarantine_max_pct: Any = _number(
+        "At most this share of the tests, %", "No flaky test is quarantined beyond this share of the tests"
+    )
+    source_mode: Any = _choice("Source", "Where source lines come from", SOURCE_MODES)
     forge_repo: Any = _text(
+        "Confirmed repository",
         "The repository on a forge that files are read from for members, and that reports go to",
         _MAX_URL_CHARACTERS,
         _repository,
     )
     forge_token: Any = _setting(
+        "Token",
         "The token for that forge; it is never shown", _read_token, "string",
         writeOnly=True, maxLength=MAX_TOKEN_CHARACTERS,
     )  # fmt: skip
-    forge_reports_enabled: Any = _flag("Whether commits are reported to the forge")
-    forge_reports_comment: Any = _choice("When a pull request gets a comment", COMMENTS)
-    forge_reports_statuses: Any = _choice("Whether a commit has a status for all flags, for each, or both", STATUSES)
-    forge_reports_context: Any = _text("The name of the status", MAX_CONTEXT_CHARACTERS)
-    forge_reports_untrusted: Any = _choice("What is reported of runs that are not trusted", UNTRUSTED)
+    forge_reports_enabled: Any = _flag("Report commits", "Whether commits are reported to the forge")
+    forge_reports_comment: Any = _choice("Comment on pull requests", "When a pull request gets a comment", COMMENTS)
+    forge_reports_statuses: Any = _choice(
+        "Statuses of a commit", "Whether a commit has a status for all flags, for each, or both", STATUSES
+    )
+    forge_reports_context: Any = _text("Name of the status", "The name of the status", MAX_CONTEXT_CHARACTERS)
+    forge_reports_untrusted: Any = _choice(
+        "Report of runs that are not trusted", "What is reported of runs that are not trusted", UNTRUSTED
+    )
 
 
 FOR_WRITERS = (
@@ -178,8 +213,19 @@ FOR_WRITERS = (
     "max_test_drop_pct", "fail_on_any_failure",
 )  # fmt: skip
 """What the first form of the settings page has, which WRITE may change; all else needs OWNER."""
-FORGE = ("source_mode", "forge_repo", "forge_token", "forge_reports_enabled", "forge_reports_comment")
+FOR_OWNERS = (
+    "min_patch_coverage", "min_patch_lines", "fail_on_no_tests", "fail_on_missing_coverage", "aggregate_flags",
+    "carry_forward_flags", "carry_forward_max_age", "perf_max_latency_increase_pct", "perf_max_throughput_drop_pct",
+    "perf_max_error_pct", "quarantine_after_flaky", "quarantine_within", "quarantine_expires", "quarantine_max_pct",
+)  # fmt: skip
+"""What the form of further rules has."""
+FORGE = (
+    "source_mode", "forge_repo", "forge_token", "forge_reports_enabled", "forge_reports_comment",
+    "forge_reports_statuses", "forge_reports_context", "forge_reports_untrusted",
+)  # fmt: skip
 """What the form of the forge has."""
+TIMES = ("carry_forward_max_age", "quarantine_within", "quarantine_expires")
+"""Numbers of seconds, which a form also takes as `14d`."""
 
 
 def named(request: ProjectSettings) -> dict[str, Any]:
@@ -206,16 +252,17 @@ def _read_text(declared: Input, text: str) -> Any:
             value = {"true": True, "false": False}.get(text, text)
         case "array":
             value = [entry.strip() for entry in text.split(",") if entry.strip()]
-        case "number":
-            value = _number_of(text)
+        case "number" | "integer":
+            value = _number_of(text, parsers.seconds if declared.name in TIMES else parsers.number)
     return declared.kind.read(declared.name, value if text else None)
 
 
-def _number_of(text: str) -> float | str:
+def _number_of(text: str, parse: Callable[[str], float]) -> float | str:
     try:
-        return parsers.number(text)
+        number = parse(text)
     except parsers.ValidationError:
         return text
+    return int(number) if number == int(number) else number
 
 
 def change(project: Project, columns: Mapping[str, Any]) -> None:

@@ -56,6 +56,7 @@ CHANGES = (
     ("POST", "/api/v1/projects/{project}/flaky/status", "WRITE"),
     ("DELETE", "/api/v1/runs/{last}", "WRITE"),
     ("POST", "/projects/{project}/settings", "WRITE"),
+    ("POST", "/projects/{project}/rules", "OWNER"),
     ("POST", "/projects/{project}/flaky/status", "WRITE"),
     ("POST", "/projects/{project}/visibility", "OWNER"),
     ("POST", "/projects/{project}/members", "OWNER"),

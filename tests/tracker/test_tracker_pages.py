@@ -25,6 +25,8 @@ from handlers.web.layout import NOTHING, FragmentCache
 from models.accounts import permissions
 from models.accounts.accounts import User
 from models.config.settings import Config
+from models.inputs import inputs
+from models.tracker.settings import FOR_OWNERS, FOR_WRITERS, FORGE, ProjectSettings
 from models.tracker.tables import Project, Run, Test
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&lt;"
@@ -448,6 +450,43 @@ def test_invalid_setting_is_400_and_names_the_field(server: Server, admin: User,
     assert answer.status == 400
     assert field in Document(answer.text).text
     assert server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]["baseBranch"] == "main"
+
+
+def test_an_owner_sets_the_other_rules_and_quarantine_by_a_form(server: Server, project: Project) -> None:
+    owner, writer = records.create_user("ruler"), records.create_user("scribe")
+    records.add_member(project, owner, "OWNER")
+    records.add_member(project, writer, "WRITE")
+    settings, rules = (f"/projects/{project.id}/{last}" for last in ("settings", "rules"))
+    typed = {"quarantine_after_flaky": "3", "quarantine_within": "36h", "quarantine_expires": "1d",
+             "quarantine_max_pct": "2.5", "min_patch_lines": "7", "carry_forward_flags": "unit, ui"}  # fmt: skip
+    assert change(server, owner, settings, rules, **typed, aggregate_flags="false").status == 303
+    gate = server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]
+    assert [gate[name] for name in ("minPatchLines", "carryForwardFlags", "aggregateFlags")] == [
+        7,
+        ["unit", "ui"],
+        False,
+    ]
+    stored = Project.get_by_id(project.id)
+    assert (stored.quarantine_after_flaky, stored.quarantine_within, stored.quarantine_expires) == (3, 129_600, 86_400)
+    fields = [facts for tag, facts in page(server, settings, records.cookie(owner, server)).tags if tag == "input"]
+    assert {str(facts["name"]): facts.get("value") for facts in fields if facts.get("name") in typed} == typed
+    assert change(server, owner, settings, rules, quarantine_within="").status == 303
+    assert Project.get_by_id(project.id).quarantine_within is None
+    for name, text in {
+        "quarantine_expires": "soon",
+        "quarantine_within": "59s",
+        "quarantine_after_flaky": "1.5",
+    }.items():
+        refused = change(server, owner, settings, rules, min_patch_lines="8", **{name: text})
+        assert refused.status == 400
+        assert name in Document(refused.text).text
+    assert Project.get_by_id(project.id).min_patch_lines == 7
+    assert rules not in page(server, settings, records.cookie(writer, server)).all("action")
+
+
+def test_each_setting_is_in_one_form() -> None:
+    names = [*FOR_WRITERS, *FOR_OWNERS, *FORGE]
+    assert sorted(names) == sorted(declared.name for declared in inputs(ProjectSettings))
 
 
 def test_change_of_visibility_applies_at_once(server: Server, project: Project) -> None:

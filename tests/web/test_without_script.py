@@ -52,6 +52,7 @@ STEPS: list[tuple[str, str, dict[str, str], str]] = [
     ("/processes/web", "/processes/web stop", {}, "stopped"),
     ("/projects/1/settings", "/projects/N/settings", {"base_branch": "trunk"}, 'value="trunk"'),
     ("/projects/1/settings", "/projects/N/settings", {"base_branch": ""}, "Base branch"),
+    ("/projects/1/settings", "/projects/N/rules", {"quarantine_within": "72h"}, 'value="3d"'),
     ("/projects/1/settings", "/projects/N/members", {"username": "jo", "role": "OWNER"}, "Remove<"),
     ("/projects/1/settings", "/projects/N/members/N/remove", {}, "No members"),
     ("/projects/1/settings", "/projects/N/visibility", {"visibility": "PRIVATE"}, '"PRIVATE" selected'),

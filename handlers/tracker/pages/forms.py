@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from handlers.base import Page, shown_again, write_page
 from handlers.http.permissions import SIGNED_IN
 from handlers.routing import Route
+from handlers.tracker.pages.setting_fields import fields_of
 from handlers.tracker.projects import TriageOfTest
 from models.accounts import permissions
 from models.accounts.accounts import User
@@ -17,10 +18,8 @@ from models.errors import NotFound
 from models.inputs import read
 from models.tracker import settings
 from models.tracker import visibility as visible
-from models.tracker.forge_reports.report_settings import COMMENTS
 from models.tracker.forges import project_forge as forges
 from models.tracker.forges.project_forge import TokenChange
-from models.tracker.gate import quality_gate
 from models.tracker.tables import Project, reports
 
 Result = TypeVar("Result")
@@ -88,36 +87,45 @@ class SettingsForm(Form):
         owns = permissions.may_own(self.user, project)
         return {
             "project": project,
-            "defaults": quality_gate.thresholds(Project(), self.config.tracker.quality_gate),
+            "tracker": self.config.tracker,
+            "fields_of": fields_of,
+            "for_writers": settings.FOR_WRITERS,
+            "for_owners": settings.FOR_OWNERS,
+            "for_reports": [name for name in settings.FORGE if name.startswith("forge_reports_")],
             "owns": owns,
             "members": permissions.members_of(project.id) if owns else [],
             **(self._forge(project) if owns else {}),
         }
 
     def _forge(self, project: Project) -> dict[str, Any]:
-        tracker = self.config.tracker
         return {
-            "forge": forges.link(project, tracker.forges),
-            "comments": COMMENTS,
-            "reports": tracker.forge_reports,
+            "forge": forges.link(project, self.config.tracker.forges),
             "offered": forges.offered(project),
-            "modes": settings.SOURCE_MODES,
-            "default_mode": tracker.source.mode,
             "token_limit": MAX_TOKEN_CHARACTERS,
         }
 
 
-class Settings(SettingsForm):
-    """`GET` shows the forms, `POST` stores the thresholds."""
+class Rules(SettingsForm):
+    """Stores the settings of one form."""
 
-    async def get(self, id: str) -> None:
-        await self.again(id)
+    columns: tuple[str, ...] = settings.FOR_OWNERS
+    role: ProjectRole = "OWNER"
 
     @shown_again
     async def post(self, id: str) -> None:
-        columns = settings.read_form(self.form(), settings.FOR_WRITERS)
-        await self.change(id, "WRITE", lambda project: settings.change(project, columns), "/settings")
+        columns = settings.read_form(self.form(), self.columns)
+        await self.change(id, self.role, lambda project: settings.change(project, columns), "/settings")
         await self.services.outbound.project_changed(int(id))
+
+
+class Settings(Rules):
+    """`GET` shows all forms of the page, `POST` stores those that WRITE suffices for."""
+
+    columns = settings.FOR_WRITERS
+    role = "WRITE"
+
+    async def get(self, id: str) -> None:
+        await self.again(id)
 
 
 class Forge(SettingsForm):
@@ -186,6 +194,7 @@ class RunDeletion(Form):
 
 routes: list[Route] = [
     (r"/projects/([0-9]{1,18})/settings", Settings),
+    (r"/projects/([0-9]{1,18})/rules", Rules),
     (r"/projects/([0-9]{1,18})/visibility", Visibility),
     (r"/projects/([0-9]{1,18})/forge", Forge),
     (r"/projects/([0-9]{1,18})/members", Members),
