@@ -23,19 +23,19 @@ demo: $(VENV)/run .tools/ready
 
 # One worker for each processor. The tests of a file stay together, since they share a server. Files run in the order of their
 # names: xdist would start those with few tests last, and these take longest. TESTS names folders or files.
-test: $(VENV)/test .tools/ready3
+test: $(VENV)/test .tools/ready3 .tools/ready-oidc
 	$(PYTEST) $(TESTS)
 
 # The tests (or those of TESTS) with the lines and branches that they run counted: in this process, and in the servers that
 # they start.
-coverage: $(VENV)/test .tools/ready3
+coverage: $(VENV)/test .tools/ready3 .tools/ready-oidc
 	$(BIN)/coverage erase
 	COVERAGE_PROCESS_START=$(CURDIR)/setup.cfg COVERAGE_DATA=$(CURDIR)/.coverage $(PYTEST) $(TESTS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort=cover
 
 # What takes hours: the long rounds of the tests, the tests on every Python that is found, the README on bare machines.
-proof: $(VENV)/test .tools/ready3
+proof: $(VENV)/test .tools/ready3 .tools/ready-oidc
 	$(BIN)/python .ci/proof.py
 
 check: style types test
@@ -99,6 +99,10 @@ OR_LATER = && mkdir -p .tools && touch $@ || [ $$? -eq 75 ]
 # The tests run against helm 3 as well.
 .tools/ready3: .ci/fetch_helm.py | $(BIN)/pip
 	$(BIN)/python .ci/fetch_helm.py --with-helm3 $(OR_LATER)
+
+# The tests log in by a real identity provider.
+.tools/ready-oidc: .ci/fetch_oidc_provider.py .ci/oidc_provider/package-lock.json | $(BIN)/pip
+	$(BIN)/python .ci/fetch_oidc_provider.py $(OR_LATER)
 
 clean:
 	rm -rf $(VENV) .tools build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

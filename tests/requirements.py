@@ -19,21 +19,23 @@ import pytest
 
 from supervisor.children.orphans import Cgroups
 
-HELM, MOUNTING, NAMESPACES, POSTGRESQL, ROOT_USER, LOW_PORTS, CONTROL_GROUPS = (
+HELM, MOUNTING, NAMESPACES, POSTGRESQL, ROOT_USER, LOW_PORTS, CONTROL_GROUPS, OIDC_PROVIDER = (
     "helm", "mount -t tmpfs", "unshare --mount", "PostgreSQL", "root's rights", "the right to listen on port 53",
-    "control groups",
+    "control groups", "oidc-provider",
 )  # fmt: skip
+OIDC_PROVIDER_FOLDER = Path(__file__).parent.parent / ".tools" / "oidc_provider" / "node_modules" / "oidc-provider"
 PACKAGES: Mapping[str, str] = {
     **{name: name for name in ("chromium", "curl", "docker-registry", "fish", "git", "openssl", "tmux", "zsh")},
     "e2fsck": "e2fsprogs", "gpg": "gnupg", "gpgconf": "gnupg", "losetup": "mount", "mkfs.ext4": "e2fsprogs",
     "groff": "groff-base", "nginx": "nginx-light", POSTGRESQL: "postgresql", "ps": "procps", "setpriv": "util-linux",
-    "sqlite3": "sqlite3", "systemd-analyze": "systemd", "systemd-notify": "systemd",
+    "node": "nodejs", "npm": "npm", "sqlite3": "sqlite3", "systemd-analyze": "systemd", "systemd-notify": "systemd",
 }  # fmt: skip
 """Part -> its Debian package. A part without one needs other words (`how` of `missing_part`)."""
 _AS_ROOT = "not in Debian: run the tests as root, where a container may mount"
 _OTHERWISE: Mapping[str, str] = {
-    HELM: "not in Debian: `make test` fetches it", MOUNTING: _AS_ROOT, NAMESPACES: _AS_ROOT, ROOT_USER: _AS_ROOT,
-    LOW_PORTS: _AS_ROOT,
+    HELM: "not in Debian: `make test` fetches it",
+    OIDC_PROVIDER: "not in Debian: `make test` installs it by npm",
+    MOUNTING: _AS_ROOT, NAMESPACES: _AS_ROOT, ROOT_USER: _AS_ROOT, LOW_PORTS: _AS_ROOT,
     CONTROL_GROUPS: "not in Debian: a control group (version 2) that the server may write, as a unit with Delegate=yes",
 }  # fmt: skip
 
@@ -119,6 +121,7 @@ def has_helm() -> bool:
 
 _CHECKS: Mapping[str, Callable[[], bool]] = {
     HELM: has_helm,
+    OIDC_PROVIDER: OIDC_PROVIDER_FOLDER.is_dir,
     MOUNTING: can_mount,
     LOW_PORTS: can_listen_on_low_ports,
     NAMESPACES: has_mount_namespaces,

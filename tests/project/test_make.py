@@ -11,12 +11,14 @@ import pytest
 from conftest import ROOT
 
 FETCH = ".ci/fetch_helm.py"
+INSTALL, PINNED = ".ci/fetch_oidc_provider.py", ".ci/oidc_provider"
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     (tmp_path / ".ci").mkdir()
-    for name in ("Makefile", "setup.cfg", "setup.py", FETCH):
+    (tmp_path / PINNED).mkdir()
+    for name in ("Makefile", "setup.cfg", "setup.py", FETCH, INSTALL, f"{PINNED}/package-lock.json"):
         shutil.copyfile(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -48,7 +50,7 @@ def test_a_python_without_ensurepip_is_one_line_and_leaves_nothing(checkout: Pat
 
 
 @pytest.mark.parametrize(("code", "is_made", "is_ready"), [(0, True, True), (75, True, False), (1, False, False)])
-@pytest.mark.parametrize("target", [".tools/ready", ".tools/ready3"])
+@pytest.mark.parametrize("target", [".tools/ready", ".tools/ready3", ".tools/ready-oidc"])
 def test_a_failed_download_is_tried_again(
     checkout: Path, target: str, code: int, is_made: bool, is_ready: bool
 ) -> None:
@@ -65,3 +67,21 @@ def test_a_package_index_that_does_not_answer_is_reported_at_once(checkout: Path
     )
     assert done.returncode == 75
     assert done.stderr.endswith("charts are switched off; the next run tries again\n")
+
+
+def test_the_identity_provider_of_the_tests_is_tried_again_without_npm_or_its_registry(checkout: Path) -> None:
+    shutil.copyfile(ROOT / PINNED / "package.json", checkout / PINNED / "package.json")
+    command = [sys.executable, INSTALL]
+    done = subprocess.run(command, cwd=checkout, env={"PATH": ""}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 75
+    assert "apt install nodejs npm" in done.stderr
+    program(checkout / "bin" / "node", "true")
+    npm = program(checkout / "bin" / "npm", "mkdir -p node_modules; exit 1")
+    environ = {"PATH": f"{npm.parent}:/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 75
+    assert [path.name for path in (checkout / ".tools").iterdir()] == [], "nothing half made is left"
+
+
+def test_the_lock_file_has_no_address_of_a_registry() -> None:
+    assert "resolved" not in (ROOT / PINNED / "package-lock.json").read_text()
