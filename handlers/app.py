@@ -14,7 +14,7 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerRequ
 from tornado.routing import Rule
 from tornado.web import RequestHandler
 
-from handlers.accounts import account
+from handlers.accounts import account, single_sign_on
 from handlers.base import Base, Page, Refusal, methods
 from handlers.charts import release_list, release_pages, repository_pages
 from handlers.charts.handler import OPERATIONS
@@ -131,6 +131,7 @@ TRACKER = Service(
         *perf.routes,
         *run_stream.routes,
         *account.routes,
+        *single_sign_on.routes,
         *outbox.routes,
         *channels.routes,
         *notification_rules.routes,
@@ -184,7 +185,7 @@ def rules(services: Services, streams: Streams, replaced: Replaced | None = None
     shared = [
         rule(prefix, route, service=service, **arguments)
         for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in mounted)]
-        for route in [*system.common_routes, *PAGES, *account.pages, *tracker, *mcp.routes]
+        for route in [*system.common_routes, *PAGES, *account.pages, *single_sign_on.pages, *tracker, *mcp.routes]
     ]
     return [
         rule(API, ("/events", RunStream, StreamPath), service=TRACKER, **arguments),

@@ -49,6 +49,7 @@ from supervisor.tracker.store import open_store, store_location
 from supervisor.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
+    from supervisor.accounts.oidc.sign_on import SignOn
     from supervisor.replication import Sharing
 
 log = logging.getLogger("server")
@@ -148,7 +149,7 @@ class Services:
         self.sharing = self._join_nodes(instance, runs) if self.is_shared else None
         history: History = self.sharing.history if self.sharing else OwnHistory()
         publish = self.sharing.history.notice if self.sharing else self.changes.publish
-        self.accounts = Accounts(settings.tracker.security, clock)
+        self.accounts, self.sign_on = self._logins()
         self.supervision = supervision = Supervision(settings, clock, instance, records, history, publish)
         context = supervision.context
         upload_pool = WorkerPool(settings.server.workers, context.children, instance, os.environ, MAX_QUEUED_UPLOADS)
@@ -162,6 +163,19 @@ class Services:
         )
         self.charts.observe = self.outbound.release_change
         self.maintenance = _maintenance(supervision, self.data_dir / "tracker.db-wal", self.disk)
+
+    def _logins(self) -> tuple[Accounts, SignOn | None]:
+        """The accounts, and the logins by an identity provider, if one is configured. Raises `CannotUse`."""
+        accounts = Accounts(self.config.tracker.security, self.clock)
+        if self.config.tracker.security.oidc.issuer is None:
+            return accounts, None
+        try:
+            from supervisor.accounts.oidc.sign_on import SignOn  # imports PyJWT, which is an extra
+        except ImportError as error:
+            raise CannotUse(
+                f"tracker.security.oidc needs the extra `crypto` (pip install 'pilothouse[crypto]'): {error}"
+            ) from None
+        return accounts, SignOn(self.config, accounts, self.clock)
 
     def _join_nodes(self, instance: str, runs: PubSub[RunUpdate]) -> Sharing:
         """Joins the nodes that share a database."""

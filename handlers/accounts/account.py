@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from tornado.web import RequestHandler
 
@@ -15,15 +16,15 @@ from handlers.http.serializers import Account
 from handlers.operations import NoInputs, Operation, operation_routes
 from handlers.routing import Route
 from handlers.web.table import TableQuery, page_of, read_table
-from models.accounts import accounts
+from models.accounts import accounts, identities
 from models.accounts.accounts import Credential, Role, Scope, User
 from models.errors import Invalid
 from models.json_format import rfc3339
 
 _DAY_MICROSECONDS = 86_400 * 1_000_000
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")  # printable ASCII without backslashes
-_LOGIN = re.compile(r"(?:/(?:supervision|charts|tracker))?/log(?:in|out)(?:[?#]|$)")
-"""The page itself, which has a link to the login like every page, and the form that ends a session."""
+_LOGIN = re.compile(r"(?:/(?:supervision|charts|tracker))?/log(?:in(?:/oidc(?:/callback)?)?|out)(?:[?#]|$)")
+"""The login itself, to which every page has a link, and the form that ends a session."""
 _WRONG = "The user name or the password is not right."
 _ROLES = ("ADMIN", "USER")
 _SORTS: dict[str, Callable[[User], Any]] = {
@@ -66,7 +67,9 @@ class Login(Page):
         self.redirect(target, status=303)
 
     def _form(self, target: str) -> None:
-        write_page(self, "accounts/login.html", next=target)
+        sign_on = self.services.sign_on
+        address = f"{sign_on.public_url}/login/oidc?{urlencode({'next': target})}" if sign_on else None
+        write_page(self, "accounts/login.html", next=target, sign_on=address)
 
 
 class Logout(Page):
@@ -210,16 +213,17 @@ class UserForm(Page):
         return table.url(page=table.page)
 
     async def again(self, *arguments: str) -> None:
-        users = await self.services.accounts.in_store(accounts.list_users)
+        users, linked = await self.services.accounts.in_store(
+            lambda: (accounts.list_users(), identities.all_identities())
+        )
         wanted = self.table()
         matches = [user for user in users if _matches(user, wanted)]
         table, shown = page_of(wanted, matches, _SORTS)
         roles = [(role, role, sum(user.role == role for user in users)) for role in _ROLES]
         own = self.caller.user
         query = table.url(page=table.page).removeprefix(table.path)
-        await write_long_page(
-            self, "accounts/users.html", users=shown, own=own, table=table, table_statuses=roles, query=query
-        )
+        values = {"users": shown, "own": own, "linked": linked, "has_sign_on": self.services.sign_on is not None}
+        await write_long_page(self, "accounts/users.html", table=table, table_statuses=roles, query=query, **values)
 
 
 def _matches(user: User, table: TableQuery) -> bool:
@@ -236,7 +240,7 @@ class Users(UserForm):
         """Creates an account."""
         name, password, role = self.form_value("username"), self.form_value("password", is_trimmed=False), _role(self)
         await self.services.accounts.create(name, password, role)
-        _redirect_to_list(self)
+        redirect_to_list(self)
 
 
 class UserRole(UserForm):
@@ -249,7 +253,7 @@ class UserRole(UserForm):
             accounts.set_role(int(user), role)
 
         await self.services.accounts.in_store(change)
-        _redirect_to_list(self)
+        redirect_to_list(self)
 
 
 class UserPassword(UserForm):
@@ -258,7 +262,7 @@ class UserPassword(UserForm):
         password = self.form_value("password", is_trimmed=False)
         account = await self.services.accounts.in_store(lambda: accounts.user_by_id(int(user)))
         await self.services.accounts.set_password(account, password)
-        _redirect_to_list(self)
+        redirect_to_list(self)
 
 
 class UserDelete(UserForm):
@@ -269,10 +273,10 @@ class UserDelete(UserForm):
             accounts.delete_user(int(user))
 
         await self.services.accounts.delete_in_store(delete)
-        _redirect_to_list(self)
+        redirect_to_list(self)
 
 
-def _redirect_to_list(handler: UserForm) -> None:
+def redirect_to_list(handler: UserForm) -> None:
     handler.redirect(handler.address, status=303)
 
 

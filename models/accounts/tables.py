@@ -27,6 +27,21 @@ STEPS: list[list[str]] = [
 ]
 """The statements of each version of the store; `models/tracker/tables.py` adds the tracker's to them."""
 
+IDENTITIES: list[str] = [
+    "CREATE TABLE identity (id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    " account_id INTEGER NOT NULL REFERENCES account ON DELETE CASCADE, issuer TEXT NOT NULL,"
+    " subject TEXT NOT NULL, created_at INTEGER NOT NULL)",
+    "CREATE UNIQUE INDEX identity_by_subject ON identity (issuer, subject)",
+    "CREATE INDEX identity_by_account ON identity (account_id)",
+    "CREATE TABLE login_attempt (state TEXT PRIMARY KEY, browser TEXT NOT NULL, target TEXT NOT NULL,"
+    " caller TEXT NOT NULL, expires_at INTEGER NOT NULL)",
+    "CREATE INDEX login_attempt_by_caller ON login_attempt (caller)",
+]
+"""The step of the store for logins by an identity provider, which `models/tracker/tables.py` puts in its place.
+
+Of the state and the cookie of a login that is not finished only the SHA-256 is stored.
+"""
+
 database = Either("tracker", STEPS)
 """The store of accounts and of the tracker: `tracker.db`, or a database of PostgreSQL."""
 

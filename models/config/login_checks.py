@@ -4,13 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from models.config import secret_files
+from models.config.parsers import ValidationError
 from models.config.settings import Config
 
+_OIDC = "tracker.security.oidc"
 _PROXY = "tracker.security.proxy-login"
 
 
 def faults(config: Config) -> Iterator[tuple[str, object]]:
     """Each fault with the path of its property."""
+    yield from _of_oidc(config)
+    yield from _of_proxy(config)
+
+
+def _of_oidc(config: Config) -> Iterator[tuple[str, object]]:
+    oidc = config.tracker.security.oidc
+    if oidc.client_secret is not None and oidc.client_secret_file is not None:
+        yield _OIDC, "client-secret and client-secret-file cannot be given together"
+    elif oidc.client_secret_file is not None:
+        try:
+            secret_files.token_of(oidc.client_secret_file)
+        except ValidationError as why:
+            yield f"{_OIDC}.client-secret-file", why
+    if (oidc.issuer is None) != (oidc.client_id is None):
+        yield _OIDC, "issuer and client-id must be given together"
+    if oidc.issuer is not None and config.server.public_url is None:
+        yield f"{_OIDC}.issuer", "needs server.public-url: the provider leads people back to it"
+    if "openid" not in oidc.scopes.split():
+        yield f"{_OIDC}.scopes", "must have openid"
+
+
+def _of_proxy(config: Config) -> Iterator[tuple[str, object]]:
     proxy = config.tracker.security.proxy_login
     if proxy.header is None:
         if proxy.groups_header is not None or proxy.admin_groups:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from attrs import Factory, field, frozen
 
 from models.config import forge_checks, parsers, secret_files
-from models.config.login_settings import ProxyLogin
+from models.config.login_settings import Oidc, ProxyLogin
 from models.config.parsers import (
     Bytes,
     Count,
@@ -288,6 +288,7 @@ class TrackerSecurity:
     admin_username: Filled = "admin"
     admin_password: Filled | None = field(default=None, repr=False)
     session_lifetime: Span = Seconds(30 * DAY)
+    oidc: Oidc = Oidc()  # noqa: RUF009 (frozen)
     proxy_login: ProxyLogin = ProxyLogin()  # noqa: RUF009 (frozen)
 
 

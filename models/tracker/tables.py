@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import peewee
 
-from models.accounts.tables import STEPS
+from models.accounts.tables import IDENTITIES, STEPS
 from models.accounts.tables import database as reports
 from models.storage.columns import Row, fields
 from models.tracker.reports.base import FAILING
@@ -488,3 +488,5 @@ quarantined because too many are."""
 
 _REPORTS = ("enabled INTEGER", "statuses TEXT", "context TEXT", "comment TEXT", "untrusted TEXT")
 STEPS.append([f"ALTER TABLE project ADD COLUMN forge_reports_{column}" for column in _REPORTS])
+
+STEPS.append(IDENTITIES)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import peewee
 
 from models.accounts import accounts, group_roles
-from models.accounts.accounts import Credential, PresentedCredential, SessionInfo, User
+from models.accounts.accounts import Credential, Password, PresentedCredential, SessionInfo, User
 from models.accounts.tables import database as reports
 from models.config.settings import TrackerSecurity
 from models.errors import DiskFull, Invalid, Problem, Throttled, Unavailable
@@ -257,16 +257,26 @@ class Accounts:
             log.info("a login failed, from %s%s", address, f": {stored.user.username}" if stored else "")
             return None
         new_hash = None if passwords.is_current(stored.hash) else await self._passwords.hash(password)
-        lifetime = int(self._settings.session_lifetime * _SECOND_MICROSECONDS)
+        session = await self.open_session(stored, self._settings.session_lifetime, address, new_hash)
+        if session is not None:
+            succeeded()
+        return session
+
+    async def open_session(
+        self, known: Password, seconds: float, address: str, new_hash: str | None = None
+    ) -> str | None:
+        """Returns a new session's id, or None where the password of the account has changed meanwhile.
+
+        On a full disk the session is kept in memory. Raises `Unavailable`, `TimedOut`.
+        """
+        lifetime = int(seconds * _SECOND_MICROSECONDS)
         try:
-            session = await self.in_store(lambda: accounts.log_in(stored, lifetime, self._clock.now(), new_hash))
+            session = await self.in_store(lambda: accounts.log_in(known, lifetime, self._clock.now(), new_hash))
         except DiskFull:
-            session = self._memory.add(stored, lifetime, self._clock.now())
-            log.warning("the session of %s is kept in memory only: the disk is full", stored.user.username)
-        if session is None:
-            return None
-        succeeded()
-        log.info("%s logged in, from %s", stored.user.username, address)
+            session = self._memory.add(known, lifetime, self._clock.now())
+            log.warning("the session of %s is kept in memory only: the disk is full", known.user.username)
+        if session is not None:
+            log.info("%s logged in, from %s", known.user.username, address)
         return session
 
     async def end_session(self, credential: Credential) -> None:
@@ -280,6 +290,10 @@ class Accounts:
         """The user's sessions that have not ended, newest first. Raises `Unavailable`, `TimedOut`."""
         now = self._clock.now()
         return await self.in_store(lambda: [*self._memory.of_account(user, now), *accounts.sessions_of(user.id, now)])
+
+    def end_memory_sessions(self, user: User) -> None:
+        """Ends those of the user's sessions that are not stored."""
+        self._memory.end_all(user)
 
     async def end_session_of(self, user: User, id: int) -> None:
         """Ends one of the user's sessions. Raises `NotFound`, `Unavailable`, `TimedOut`."""

@@ -65,6 +65,10 @@ class MemorySessions:
             raise NotFound("no such session")
         self.drop(id)
 
+    def end_all(self, user: User) -> None:
+        """Ends all sessions of this user."""
+        self._by_digest = {digest: one for digest, one in self._by_digest.items() if one.user.id != user.id}
+
     def find(self, raw: str, now: int) -> Credential | None:
         """The credential of a session that has not ended. Raises `peewee.PeeweeException`."""
         session = self._by_digest.get(accounts.digest(raw)) if self._by_digest else None

@@ -76,6 +76,8 @@ PUBLIC_HANDLERS = {
     "HandlerBadgeProjectidMetricSvg",
     "Favicon",
     "Uploader",
+    "SignOnBegin",
+    "SignOnEnd",
 }
 
 

@@ -164,6 +164,17 @@ DEFAULTS: dict[str, object] = {
     "tracker.security.admin-username": "admin",
     "tracker.security.admin-password": None,
     "tracker.security.session-lifetime": 30 * 86400,
+    "tracker.security.oidc.issuer": None,
+    "tracker.security.oidc.client-id": None,
+    "tracker.security.oidc.client-secret": None,
+    "tracker.security.oidc.client-secret-file": None,
+    "tracker.security.oidc.scopes": "openid profile email",
+    "tracker.security.oidc.username-claim": "preferred_username",
+    "tracker.security.oidc.groups-claim": "groups",
+    "tracker.security.oidc.admin-groups": (),
+    "tracker.security.oidc.user-groups": (),
+    "tracker.security.oidc.auto-create": True,
+    "tracker.security.oidc.session": 12 * 3600,
     "tracker.security.proxy-login.header": None,
     "tracker.security.proxy-login.groups-header": None,
     "tracker.security.proxy-login.admin-groups": (),
@@ -1281,6 +1292,45 @@ def test_a_login_by_a_proxy_that_cannot_be_trusted_is_a_fault(read: Read, server
     with pytest.raises(BadConfig) as caught:
         read(f"server: {server}\ntracker: {{security: {{proxy-login: {login}}}}}")
     assert fault in "\n".join(caught.value.faults)
+
+
+OIDC = "tracker.security.oidc"
+CLIENT = "issuer: https://id.example/, client-id: p"
+
+
+@pytest.mark.parametrize(
+    ("public_url", "login", "fault"),
+    [
+        ("https://p.example", "{issuer: https://id.example}", f"{OIDC}: issuer and client-id must be given together"),
+        ("https://p.example", "{client-id: p}", f"{OIDC}: issuer and client-id must be given together"),
+        ("null", f"{{{CLIENT}}}", f"{OIDC}.issuer: needs server.public-url"),
+        ("https://p.example", f"{{{CLIENT}, scopes: profile}}", f"{OIDC}.scopes: must have openid"),
+        ("https://p.example", "{issuer: 'https://u:p-secret@id.example', client-id: p}", "must have no username"),
+        ("https://p.example", "{issuer: 'https://id.example/?a=b', client-id: p}", "must have no username, query"),
+        ("https://p.example", f"{{{CLIENT}, client-secret: 'p-secret x'}}", f"{OIDC}.client-secret: must have 1 to"),
+        ("https://p.example", f"{{{CLIENT}, client-secret: p-secret, client-secret-file: /f}}", "given together"),
+        ("https://p.example", f"{{{CLIENT}, client-secret-file: /nowhere/f}}", "'/nowhere/f' cannot be read"),
+    ],
+)
+def test_a_fault_of_single_sign_on_is_reported_without_its_secret(
+    read: Read, public_url: str, login: str, fault: str
+) -> None:
+    with pytest.raises(BadConfig) as caught:
+        read(f"server: {{public-url: {public_url}}}\ntracker: {{security: {{oidc: {login}}}}}")
+    assert fault in "\n".join(caught.value.faults)
+    assert "p-secret" not in "\n".join(caught.value.faults)
+
+
+def test_an_issuer_stays_as_it_is_and_its_secret_is_not_shown(read: Read) -> None:
+    config = read(
+        f"server: {{public-url: https://p.example}}\n"
+        f"tracker: {{security: {{oidc: {{{CLIENT}, user-groups: [a, b]}}}}}}",
+        {"TRACKER_SECURITY_OIDC_CLIENT_SECRET": "very-secret"},
+    )
+    login = config.tracker.security.oidc
+    assert (login.issuer, login.client_secret) == ("https://id.example/", "very-secret")
+    assert login.user_groups == ("a", "b")
+    assert "very-secret" not in repr(config)
 
 
 def test_a_login_by_a_proxy_is_read(read: Read) -> None:
