@@ -126,7 +126,6 @@ STEPS.append(
     ]
 )
 
-
 STEPS.append(
     [
         "ALTER TABLE failure ADD COLUMN cluster_id INTEGER",
@@ -157,7 +156,6 @@ STEPS.append(
     ]
 )
 
-
 STEPS.append(
     [
         "CREATE TABLE attachment (id INTEGER PRIMARY KEY AUTOINCREMENT,"
@@ -172,7 +170,6 @@ STEPS.append(
     ]
 )
 
-
 STEPS.append(
     [
         "CREATE TABLE source_content (hash TEXT PRIMARY KEY, size INTEGER NOT NULL, content BLOB NOT NULL)",
@@ -183,7 +180,6 @@ STEPS.append(
         *_touching(("source", _OF_RUN)),
     ]
 )
-
 
 STEPS.append(
     [
@@ -196,7 +192,6 @@ STEPS.append(
         "ALTER TABLE project ADD COLUMN perf_max_error_pct REAL",
     ]
 )
-
 
 _ADD_BYTES = (
     "INSERT INTO stored_bytes (name, bytes) VALUES ('{0}', NEW.size)"
@@ -257,7 +252,6 @@ STEPS.append(
 )
 """Reports that an upload had too, although the run had them from another one. No response reads them."""
 
-
 _GROUP = "e.project_id = {0}.project_id AND e.commit_sha = {0}.commit_sha AND e.branch = {0}.branch"
 _FORKS = "(e.head_repo IS NULL) = ({0}.head_repo IS NULL)"
 _SAME_COMMIT = f"{_GROUP} AND {_FORKS}"
@@ -310,7 +304,6 @@ STEPS.append(
     ]
 )
 
-
 STEPS.append(
     [
         "ALTER TABLE attachment ADD COLUMN project_id INTEGER",
@@ -337,10 +330,8 @@ STEPS.append(
 """The contents of the attachments of each project, each counted once in `project.attachment_bytes`. An attachment has
 its project itself: its run may be gone when the trigger runs."""
 
-
 STEPS.append(["ALTER TABLE report ADD COLUMN warnings TEXT"])
 """What a report lacks, a line each: it ends in the middle, or lists fewer tests than it declares."""
-
 
 _EXTENSION = "lower(substr(c.path, length(rtrim(c.path, replace(c.path, '.', ''))) + 1))"
 _EXTENSIONS = f"""
@@ -446,7 +437,6 @@ STEPS.append(
 )
 """The attachments of anonymous uploaders are the first to be deleted beyond a limit."""
 
-
 STEPS.append(["ALTER TABLE patch ADD COLUMN renames TEXT"])
 """The new paths of renamed files by their old ones, as JSON."""
 
@@ -490,3 +480,22 @@ _REPORTS = ("enabled INTEGER", "statuses TEXT", "context TEXT", "comment TEXT", 
 STEPS.append([f"ALTER TABLE project ADD COLUMN forge_reports_{column}" for column in _REPORTS])
 
 STEPS.append(IDENTITIES)
+
+_SUMMARY = (
+    "runs INTEGER NOT NULL, failures INTEGER NOT NULL, flaky INTEGER NOT NULL, unreliable INTEGER NOT NULL,"
+    " median_us INTEGER, growth_us INTEGER, last_failure_at INTEGER, recoveries INTEGER NOT NULL,"
+    " recovery_us INTEGER NOT NULL, is_red INTEGER NOT NULL, floor INTEGER NOT NULL, mark INTEGER NOT NULL,"
+    " marked INTEGER NOT NULL, sample TEXT NOT NULL"
+)
+STEPS.append(
+    [
+        "CREATE TABLE insight_scope (id INTEGER PRIMARY KEY AUTOINCREMENT, project_id INTEGER NOT NULL"
+        " REFERENCES project ON DELETE CASCADE, branch TEXT, flag TEXT, complete INTEGER NOT NULL)",
+        "CREATE INDEX insight_scope_of_project ON insight_scope (project_id)",
+        "CREATE TABLE insight (scope_id INTEGER NOT NULL REFERENCES insight_scope ON DELETE CASCADE,"
+        f" test_id INTEGER NOT NULL, {_SUMMARY}, PRIMARY KEY (scope_id, test_id)) WITHOUT ROWID",
+        "CREATE TABLE insight_due (project_id INTEGER NOT NULL REFERENCES project ON DELETE CASCADE,"
+        " test_id INTEGER NOT NULL, PRIMARY KEY (project_id, test_id)) WITHOUT ROWID",
+    ]
+)
+"""The summaries of tests (`models/tracker/insights`). Null in a scope: of any branch, or flag."""

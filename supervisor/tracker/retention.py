@@ -33,12 +33,20 @@ InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
 class Retention:
     """Enforces `retain-days`, `retain-runs` and `quarantine`, every ten minutes and shortly after each upload."""
 
-    def __init__(self, settings: Tracker, clock: Clock, in_store: InStore, attachments: Attachments) -> None:
-        """`in_store` runs a piece of work on the tracker's store, in the worker."""
+    def __init__(
+        self,
+        settings: Tracker,
+        clock: Clock,
+        in_store: InStore,
+        attachments: Attachments,
+        on_deleted: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`in_store` runs a piece of work on the tracker's store, in the worker; `on_deleted` is called after runs."""
         self._settings = settings
         self._clock = clock
         self._in_store = in_store
         self._attachments = attachments
+        self._on_deleted = on_deleted
         self._run_stored = asyncio.Event()
         self._upload_stored = asyncio.Event()
         self._orphans = False
@@ -155,6 +163,7 @@ class Retention:
                 await asyncio.sleep(_PAUSE_SECONDS)
             await self._in_store(lambda: self._attachments.remove_unused(hashes))  # noqa: B023 (awaited here)
         self._orphans = True
+        self._on_deleted()
 
     async def delete_open_projects(self, ids: Iterable[int]) -> Sequence[int]:
         """Deletes those of these projects that anonymous callers created, with their runs; returns their ids."""

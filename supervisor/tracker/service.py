@@ -23,6 +23,7 @@ from supervisor.tracker.attachments import Attachments
 from supervisor.tracker.disk_space import DiskSpace
 from supervisor.tracker.forge_sources import ForgeSources
 from supervisor.tracker.ingest import Ingest
+from supervisor.tracker.insights import Insights
 from supervisor.tracker.retention import Retention
 from supervisor.workers.pool import WorkerPool
 
@@ -56,8 +57,10 @@ class Tracker:
         self._disk = disk
         self._reserve_lock = asyncio.Lock()
         self.attachments = Attachments(kept.dir or own_folder, kept, clock, self.run_deletion)
-        self.retention = Retention(config.tracker, clock, self.run_deletion, self.attachments)
+        self.insights = Insights(config.tracker.quality_gate.base_branch, self.run)
+        self.retention = Retention(config.tracker, clock, self.run_deletion, self.attachments, self.insights.notice)
         self.updates.subscribe(self.retention.notice)
+        self.updates.subscribe(self.insights.notice)
         self.forges = ForgeSources(config)
         publish = (lambda _: None) if sharing else updates.publish
         self.ingest = Ingest(data_dir / "incoming", config, clock, publish, self.attachments, pool, disk)
@@ -67,6 +70,7 @@ class Tracker:
         tasks.start(self.retention.watch(), "retention")
         tasks.start(self.attachments.watch(), "attachments")
         tasks.start(self.retention.settle(), "completion of runs")
+        tasks.start(self.insights.watch(), "summaries of tests")
 
     async def end_jobs(self, seconds: float) -> None:
         """Ends the uploads; waits for those that are being stored, at most `seconds`."""

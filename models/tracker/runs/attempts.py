@@ -15,6 +15,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from models.config.settings import Runs
+from models.tracker.insights import counting
 from models.tracker.tables import Run, reports
 
 State = Literal["COMPLETE", "PENDING", "INCOMPLETE"]
@@ -186,6 +187,7 @@ def _move(report_ids: Sequence[int], holder: int, target: int) -> None:
             f"UPDATE {table} SET run_id = ? WHERE run_id = ? AND {column} IN (SELECT value FROM json_each(?))",  # noqa: S608 (constants)
             (target, holder, ids),
         )
+    counting.on_reports_moved(ids, holder, target)
 
 
 def is_empty(run: Run) -> bool:

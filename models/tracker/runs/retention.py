@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from models.config.settings import QualityGate
 from models.tracker.failures import clusters
 from models.tracker.gate import baseline
+from models.tracker.insights import counting
 from models.tracker.reports.base import FAILING
 from models.tracker.tables import reports
 
@@ -80,8 +81,11 @@ def delete_some(run_id: int, batch: int = BATCH_ROWS) -> bool:
         for table, query in (("result", _PASSED), ("coverage", _COVERAGE)):
             ids = reports.execute_sql(query, (run_id, batch)).fetchall()
             if ids:
+                if table == "result":
+                    counting.on_results_deleted([id for (id,) in ids])
                 reports.write_many(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608 (constants)
                 return True
+        counting.on_run_changed(run_id)
         of_run = clusters.of_deleted(run_id)
         reports.execute_sql("DELETE FROM run WHERE id = ?", (run_id,))
         clusters.delete_unused(of_run)

@@ -26,6 +26,7 @@ from models.tracker.forges import owners
 from models.tracker.gate import baseline, commit_gate, quality_gate, test_drop
 from models.tracker.gate.commit_gate import CommitVerdict
 from models.tracker.gate.quality_gate import Verdict
+from models.tracker.insights import counting
 from models.tracker.open_projects import Creator
 from models.tracker.reports.perf_points import FIGURES
 from models.tracker.runs import attempts, run_events
@@ -295,6 +296,8 @@ def _run(project: Project, upload: Upload, now: int) -> Run:
     }
     if missing:
         _set(existing, updated_at=now, **missing)
+        if not missing.keys().isdisjoint(("branch", "commit_sha")):
+            counting.on_run_changed(existing.id)
     return existing
 
 
@@ -384,6 +387,7 @@ def _copy(run: Run, upload: Upload, upload_id: int | None, now: int) -> bool:
     values |= {f"{table}s": last for table, last in reports.last_ids(_AT_MOST).items()}
     if not reports.execute_sql(_REPORTS, values).rowcount:
         return False
+    counting.begin_after(values["results"])
     for statement in _ROWS:
         reports.execute_sql(statement, values)
     clusters.add(run.id, values["reports"])

@@ -1,0 +1,302 @@
+"""Keeps the summaries of tests current as results are stored and deleted, in short transactions.
+
+The results up to an id, the position, are counted; those after it follow in batches. The position is stored with the
+counts, so that none is counted twice or never, and what an earlier version has stored is counted in the same way.
+Results have ids in the order in which they are stored. A test whose results were changed otherwise is due: it is
+counted again from all its results.
+
+A summary is kept for each test of a project over all of its runs and over those of each flag, and of both also on
+a branch, if that was the base branch when its first result was counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from models.tracker.insights.summaries import SKIPPED, Result, Summary, extended, summary_of
+from models.tracker.reports.base import FAILING
+from models.tracker.tables import reports
+
+BATCH_RESULTS = 250
+_TESTS_AT_ONCE = 50
+
+_COLUMNS = tuple(field.name for field in attrs.fields(Summary))
+_POSITION = "SELECT coalesce(max(position), 0) FROM backfill WHERE name = 'insights'"
+_WORK = f"SELECT 1 FROM result WHERE id > ({_POSITION}) UNION ALL SELECT 1 FROM insight_due LIMIT 1"  # noqa: S608
+_SET_POSITION = """
+    INSERT INTO backfill (name, position) VALUES ('insights', ?)
+    ON CONFLICT (name) DO UPDATE SET position = excluded.position"""
+_LIMIT_POSITION = "UPDATE backfill SET position = ? WHERE name = 'insights' AND position > ?"
+_RESULT = """
+    r.id, r.test_id, r.run_id, r.status, r.flaky, r.duration_ms, p.created_at, c.branch, c.flag, c.commit_sha,
+    p.module, s.name"""
+_JOINED = "JOIN run c ON c.id = r.run_id JOIN report p ON p.id = r.report_id LEFT JOIN suite s ON s.id = r.suite_id"
+_NEXT = f"""
+    SELECT c.project_id, {_RESULT} FROM (SELECT id, test_id, run_id, report_id, suite_id, status, flaky, duration_ms
+        FROM result WHERE id > :position ORDER BY id LIMIT :limit) AS r
+    {_JOINED} ORDER BY r.id"""  # noqa: S608 (constants)
+_OF_TESTS = f"""
+    SELECT {_RESULT} FROM result r {_JOINED} WHERE r.test_id IN (SELECT value FROM json_each(:tests))
+    AND c.project_id = :project AND r.id <= :position AND r.status <> {SKIPPED} ORDER BY r.id"""  # noqa: S608 (constants)
+OF_RUNS = f"""
+    SELECT {_RESULT} FROM result r {_JOINED} WHERE r.run_id IN (SELECT value FROM json_each(:runs))
+    AND r.status <> {SKIPPED} ORDER BY r.test_id, r.id"""  # noqa: S608 (constants)
+_SCOPES = "SELECT branch, flag, id, complete FROM insight_scope WHERE project_id = ?"
+_ADD_SCOPE = "INSERT INTO insight_scope (project_id, branch, flag, complete) VALUES (?, ?, ?, ?) RETURNING id"
+_COUNTED_BEFORE = f"""
+    SELECT 1 FROM run c CROSS JOIN result r ON r.run_id = c.id WHERE c.project_id = :project AND c.branch = :branch
+    AND c.flag = coalesce(:flag, c.flag) AND r.id <= :position AND r.status <> {SKIPPED} LIMIT 1"""  # noqa: S608
+_BASE = "SELECT coalesce(base_branch, ?) FROM project WHERE id = ?"
+_SUMMARIES = f"""
+    SELECT test_id, {", ".join(_COLUMNS)} FROM insight
+    WHERE scope_id = ? AND test_id IN (SELECT value FROM json_each(?))"""  # noqa: S608 (constants)
+_SET = f"""
+    INSERT INTO insight (scope_id, test_id, {", ".join(_COLUMNS)}) VALUES (?, ?{", ?" * len(_COLUMNS)})
+    ON CONFLICT (scope_id, test_id) DO UPDATE SET
+    {", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)}"""  # noqa: S608 (constants)
+_DELETE = """
+    DELETE FROM insight WHERE test_id = :test
+    AND scope_id IN (SELECT id FROM insight_scope WHERE project_id = :project)
+    AND scope_id NOT IN (SELECT value FROM json_each(:kept))"""
+_SUBTRACT = "UPDATE insight SET runs = runs - ? WHERE scope_id = ? AND test_id = ?"
+_FAILED_ELSEWHERE = f"""
+    SELECT DISTINCT r.test_id FROM run c CROSS JOIN result r ON r.run_id = c.id
+    WHERE c.project_id = :project AND c.commit_sha = :commit AND c.flag = :flag AND c.id <> :run
+    AND r.status IN {FAILING} AND r.test_id IN (SELECT value FROM json_each(:tests))"""  # noqa: S608 (constants)
+_DUE = "SELECT test_id, project_id FROM insight_due ORDER BY project_id, test_id LIMIT ?"
+_REMOVE_DUE = "DELETE FROM insight_due WHERE test_id = ? AND project_id = ?"
+_ADD_DUE = "INSERT INTO insight_due (test_id, project_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_OF_RUN = """
+    INSERT INTO insight_due (test_id, project_id) SELECT DISTINCT r.test_id, c.project_id
+    FROM run c JOIN result r ON r.run_id = c.id WHERE c.id = :run ON CONFLICT DO NOTHING"""
+_MOVED = """
+    INSERT INTO insight_due (test_id, project_id) SELECT DISTINCT r.test_id, c.project_id
+    FROM run c JOIN result r ON r.run_id = c.id JOIN run h ON h.id = :holder
+    WHERE c.id = :target AND r.report_id IN (SELECT value FROM json_each(:reports))
+    AND (h.branch IS NOT c.branch OR EXISTS (SELECT 1 FROM insight i JOIN insight_scope s ON s.id = i.scope_id
+        WHERE i.test_id = r.test_id AND i.unreliable > 0 AND s.project_id = c.project_id AND s.branch IS NULL
+        AND s.flag IS NULL)) ON CONFLICT DO NOTHING"""
+_REMOVED = f"""
+    SELECT c.project_id, {_RESULT} FROM result r {_JOINED} WHERE r.id IN (SELECT value FROM json_each(:ids))
+    AND r.id <= :position AND r.status <> {SKIPPED}"""  # noqa: S608 (constants)
+_PENDING = """
+    SELECT count(*), coalesce(max(CASE WHEN c.project_id = :project THEN 1 ELSE 0 END), 0)
+    FROM (SELECT run_id FROM result WHERE id > :position ORDER BY id LIMIT :limit) AS r
+    LEFT JOIN run c ON c.id = r.run_id"""
+_IS_DUE = "SELECT 1 FROM insight_due WHERE project_id = ? LIMIT 1"
+_LOOKED_AT = 1_000
+
+Scope = tuple[str | None, str | None]
+"""A branch and a flag; None: any."""
+
+
+@frozen
+class _Scopes:
+    """The scopes of a project in which summaries are kept: their ids, None for one that is not complete."""
+
+    project: int
+    base: str
+    position: int
+    ids: dict[Scope, int | None]
+
+    def of(self, result: Result) -> list[int]:
+        """The ids of the scopes that a result belongs to; makes those that are missing."""
+        flag, branch = result.flag, result.branch
+        found = [self._id(None, None), self._id(None, flag)]
+        if branch is not None and (branch == self.base or self.ids.get((branch, None)) is not None):
+            found += [self._id(branch, None), self._id(branch, flag)]
+        return [id for id in found if id is not None]
+
+    def _id(self, branch: str | None, flag: str | None) -> int | None:
+        if (branch, flag) not in self.ids:
+            values = {"project": self.project, "branch": branch, "flag": flag, "position": self.position}
+            complete = branch is None or reports.execute_sql(_COUNTED_BEFORE, values).fetchone() is None
+            row = reports.execute_sql(_ADD_SCOPE, (self.project, branch, flag, int(complete))).fetchone()
+            self.ids[branch, flag] = row[0] if complete else None
+        return self.ids[branch, flag]
+
+
+def position() -> int:
+    """The id of the last result that is counted."""
+    return int(reports.execute_sql(_POSITION).fetchone()[0])
+
+
+def count_some(base_branch: str, batch: int = BATCH_RESULTS) -> bool:
+    """Counts the next results, and again the tests that are due, at most `batch` of each. Returns whether it did.
+
+    `base_branch` is that of projects without their own.
+    """
+    if not _has_work():
+        return False
+    with reports.atomic():
+        start = position()
+        rows = reports.execute_sql(_NEXT, {"position": start, "limit": batch}).fetchall()
+        if rows:
+            end = int(rows[-1][1])
+            for project, results in _by_project(rows).items():
+                _count(_scopes(project, base_branch, start), results, end)
+            reports.execute_sql(_SET_POSITION, (end,))
+        due = reports.execute_sql(_DUE, (batch,)).fetchall()
+        projects = defaultdict[int, list[int]](list)
+        for test, project in due:
+            projects[project].append(test)
+        for project, tests in projects.items():
+            _recount(_scopes(project, base_branch, position()), tests, position())
+        reports.write_many(_REMOVE_DUE, due)
+    return bool(rows or due)
+
+
+def _has_work() -> bool:
+    return reports.execute_sql(_WORK).fetchone() is not None
+
+
+def is_current(project_id: int) -> bool:
+    """Whether all results of a project are counted. False if it cannot be found out quickly."""
+    if reports.execute_sql(_IS_DUE, (project_id,)).fetchone() is not None:
+        return False
+    values = {"project": project_id, "position": position(), "limit": _LOOKED_AT}
+    count, is_of_project = reports.execute_sql(_PENDING, values).fetchone()
+    return count < _LOOKED_AT and not is_of_project
+
+
+def _by_project(rows: Iterable[Sequence[Any]]) -> Mapping[int, Sequence[Result]]:
+    found = defaultdict[int, list[Result]](list)
+    for project, *values in rows:
+        result = Result._make(values)
+        if result.status != SKIPPED:
+            found[project].append(result)
+    return found
+
+
+def _scopes(project_id: int, base_branch: str, counted: int) -> _Scopes:
+    known = reports.execute_sql(_SCOPES, (project_id,)).fetchall()
+    base = reports.execute_sql(_BASE, (base_branch, project_id)).fetchone()
+    ids = {(branch, flag): id if complete else None for branch, flag, id, complete in known}
+    return _Scopes(project_id, base[0] if base else base_branch, counted, ids)
+
+
+def _count(scopes: _Scopes, results: Sequence[Result], end: int) -> None:
+    """Counts results of a project; `end` is the position after them."""
+    if not results:
+        return
+    added = defaultdict[int, dict[int, list[Result]]](lambda: defaultdict(list))
+    for result in results:
+        for scope in scopes.of(result):
+            added[scope][result.test_id].append(result)
+    known = {scope: _summaries(scope, tests) for scope, tests in added.items()}
+    all_runs = known[scopes.ids[None, None] or 0]
+    again = _to_recount(scopes.project, results, all_runs)
+    changed = [
+        (scope, test, extended(known[scope].get(test, Summary()), more))
+        for scope, tests in added.items()
+        for test, more in tests.items()
+        if test not in again
+    ]
+    store_summaries(changed)
+    _recount(scopes, sorted(again), end)
+
+
+def _to_recount(project: int, results: Sequence[Result], known: Mapping[int, Summary]) -> set[int]:
+    """The tests whose failures, flaky results or times to green these results change."""
+    again = {result.test_id for result in results if result.flaky or result.status in FAILING}
+    again |= {test for test, summary in known.items() if summary.is_red}
+    failed = {test for test, summary in known.items() if summary.failures} - again
+    for commit, flag, run in {(each.commit, each.flag, each.run_id) for each in results if each.test_id in failed}:
+        values = {"project": project, "commit": commit, "flag": flag, "run": run, "tests": json.dumps([*failed])}
+        again |= {row[0] for row in reports.execute_sql(_FAILED_ELSEWHERE, values)} if commit is not None else set()
+    return again
+
+
+def _summaries(scope: int, tests: Iterable[int]) -> dict[int, Summary]:
+    rows = reports.execute_sql(_SUMMARIES, (scope, json.dumps([*tests])))
+    return {row[0]: Summary(*row[1:-1], _sample(row[-1])) for row in rows}  # type: ignore[call-arg]  # unknown length
+
+
+def _sample(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def store_summaries(changed: Iterable[tuple[int, int, Summary]]) -> None:
+    """Stores the summaries of tests in scopes, by the ids of both. Part of a transaction."""
+    rows = []
+    for scope, test, summary in changed:
+        *values, sample = (getattr(summary, name) for name in _COLUMNS)
+        rows.append((scope, test, *values, ",".join(map(str, sample))))
+    if rows:
+        reports.write_many(_SET, rows)
+
+
+def _recount(scopes: _Scopes, tests: Sequence[int], until: int) -> None:
+    """Counts tests of a project again, from all their results up to the id `until`."""
+    for start in range(0, len(tests), _TESTS_AT_ONCE):
+        chunk = tests[start : start + _TESTS_AT_ONCE]
+        found = dict[int, dict[int, list[Result]]]()
+        for result in results_of(chunk, scopes.project, until):
+            for scope in scopes.of(result):
+                found.setdefault(result.test_id, {}).setdefault(scope, []).append(result)
+        for test in chunk:
+            kept = found.get(test, {})
+            values = {"test": test, "project": scopes.project, "kept": json.dumps([*kept])}
+            reports.execute_sql(_DELETE, values)
+            store_summaries((scope, test, summary_of(results)) for scope, results in kept.items())
+
+
+def results_of(tests: Sequence[int], project: int, until: int) -> Sequence[Result]:
+    """The results of tests of a project that are not skipped, up to the id `until`, by id."""
+    values = {"tests": json.dumps([*tests]), "project": project, "position": until}
+    return [Result._make(row) for row in reports.execute_sql(_OF_TESTS, values)]
+
+
+def begin_after(last_result: int) -> None:
+    """Results that follow this id are new. Part of the transaction that stores them.
+
+    A file uses the ids of its last results again once these are deleted.
+    """
+    reports.execute_sql(_LIMIT_POSITION, (last_result, last_result))
+
+
+def on_results_deleted(ids: Collection[int]) -> None:
+    """Called before results are deleted, in the same transaction."""
+    until = position()
+    rows = reports.execute_sql(_REMOVED, {"ids": json.dumps([*ids]), "position": until})
+    for project, results in _by_project(rows).items():
+        _subtract(_scopes(project, "", until), results)
+
+
+def _subtract(scopes: _Scopes, results: Sequence[Result]) -> None:
+    removed = defaultdict[int, dict[int, list[Result]]](lambda: defaultdict(list))
+    for result in results:
+        for scope in scopes.of(result):
+            removed[scope][result.test_id].append(result)
+    due, rows = set[int](), list[tuple[int, int, int]]()
+    for scope, tests in removed.items():
+        known = _summaries(scope, tests)
+        for test, gone in tests.items():
+            if _must_recount(known.get(test), gone):
+                due.add(test)
+            rows.append((len(gone), scope, test))
+    reports.write_many(_SUBTRACT, [row for row in rows if row[2] not in due])
+    reports.write_many(_ADD_DUE, [(test, scopes.project) for test in due])
+
+
+def _must_recount(known: Summary | None, gone: Sequence[Result]) -> bool:
+    """Whether a summary without these results does not follow from the one with them."""
+    if known is None or not known.is_steady or known.runs <= len(gone):
+        return True
+    return any(result.duration_ms is not None and result.id >= known.floor for result in gone)
+
+
+def on_run_changed(run_id: int) -> None:
+    """Called when a run gets a branch or a commit, and before it is deleted with its results."""
+    reports.execute_sql(_OF_RUN, {"run": run_id})
+
+
+def on_reports_moved(ids: str, holder: int, target: int) -> None:
+    """Called after reports, whose ids are a JSON array, have been moved between runs."""
+    reports.execute_sql(_MOVED, {"reports": ids, "holder": holder, "target": target})
