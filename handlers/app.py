@@ -62,6 +62,7 @@ from handlers.tracker.pages import (
     compare_page,
     failure_pages,
     forms,
+    insight_page,
     open_projects,
     tracker_pages,
 )
@@ -173,6 +174,7 @@ def rules(services: Services, streams: Streams, replaced: Replaced | None = None
     tracker_routes = [
         *tracker_pages.routes,
         *failure_pages.routes,
+        *insight_page.routes,
         *commit_pages.routes,
         *compare_page.routes,
         *source.pages,

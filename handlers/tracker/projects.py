@@ -11,7 +11,7 @@ from handlers.operations import SENT, JsonBody, Operation, operation_routes
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.base import HistoryOfTest, answer
-from handlers.tracker.lists import ListRequest, answer_array, answer_linked, is_exported, list_operation
+from handlers.tracker.lists import ListRequest, answer_array, answer_linked, answer_object, is_exported, list_operation
 from handlers.tracker.responses import (
     FlakyInfo,
     ForgeInfo,
@@ -20,6 +20,8 @@ from handlers.tracker.responses import (
     ProjectInfo,
     RunInfo,
     TestHistory,
+    TestInsight,
+    TestInsights,
     TriageInfo,
 )
 from handlers.tracker.triage import LongProjectList, ProjectList
@@ -39,6 +41,8 @@ from models.tracker.forges import project_forge as forges
 from models.tracker.forges.forge_links import without_login
 from models.tracker.forges.project_forge import ForgeLink, TokenChange
 from models.tracker.gate import quality_gate
+from models.tracker.insights import listing
+from models.tracker.insights.listing import InsightQuery
 from models.tracker.queries import OutcomeFilter
 from models.tracker.settings import ProjectSettings
 from models.tracker.tables import Project as ProjectRow
@@ -200,6 +204,24 @@ def history_of(project: ProjectRow, wanted: HistoryOfTest, limit: int, cursor: s
     return serializers.test_history(test, flaky.triage(project.id, test.id).value, outcomes, limit, owner, first)
 
 
+@http_message
+class InsightRequest(ListRequest, InsightQuery):
+    id: str = path("The project", kind=ID_TEXT)
+
+
+async def list_insights(handler: Base, request: InsightRequest) -> object:
+    user, id = handler.caller.user, request.id
+
+    def found(cursor: str | None, limit: int) -> TestInsights:
+        project = visibility.project(user, id)
+        page = listing.source(project.id, request).page(request.sort, limit, cursor)
+        known = owners.of_project(project.id)
+        items = [serializers.test_insight(one, known.of(one.file, one.class_name)) for one in page.items]
+        return TestInsights(items, page.next_cursor, page.runs_read, page.is_current)
+
+    return await answer_object(handler, request, found, lambda made: made.items, TestInsight, f"project-{id}-insights")
+
+
 def _text_reader(check: Callable[[str, str], Any]) -> Callable[[str, Any], Any]:
     """Reads a text of a JSON body or a form."""
 
@@ -340,6 +362,11 @@ OPERATIONS = [
         None, "/projects/{id}/tests",
         "List the outcomes of one test, newest run first, and the run since which it fails", TestHistoryRequest,
         test_history, TestHistory, name="test_history", headers=lists.NEXT_LINK,
+    ),
+    list_operation(
+        None, "/projects/{id}/tests/insights",
+        "List the tests of a project: the slowest, those that grow slower, the least reliable or those that never fail",
+        InsightRequest, list_insights, TestInsights, name="test_insights",
     ),
 ]  # fmt: skip
 routes: list[Route] = operation_routes(OPERATIONS)

@@ -450,3 +450,44 @@ class ComparisonInfo:
     fixed: Tests
     still_failing: Tests
     timings: Sequence[Timing]
+
+
+@http_message
+class TestInsight:
+    """What the results of a test amount to, without skipped ones.
+
+    `flaky` results are marked as such by their report, or failed for a commit for which the test passed in another run.
+    The median and its growth for each run are of the newest 30 durations. `meanTimeToGreenMs` is from the first failure
+    on a branch in a flag to the next run that passes there; null where it never did.
+    """
+
+    __test__ = False  # pytest would collect it
+
+    class_name: str
+    name: str
+    owner: str | None
+    runs: int
+    failures: int
+    failure_rate_pct: float
+    flaky: int
+    flaky_rate_pct: float
+    median_ms: float | None
+    growth_ms_per_run: float | None
+    last_failure_at: Instant | None
+    never_failed: bool
+    mean_time_to_green_ms: int | None
+
+
+@http_message
+class TestInsights:
+    """A list of tests. `runsRead`: they are about so many of the newest runs only, null where about all.
+
+    `current`: whether all stored results are counted.
+    """
+
+    __test__ = False
+
+    items: Sequence[TestInsight]
+    next_cursor: str | None
+    runs_read: int | None
+    current: bool

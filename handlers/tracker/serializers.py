@@ -36,6 +36,7 @@ from handlers.tracker.responses import (
     RunVerdict,
     SecretInfo,
     TestHistory,
+    TestInsight,
 )
 from models.config.settings import ForgeReports, QualityGate, Quarantine
 from models.json_format import Instant
@@ -55,6 +56,7 @@ from models.tracker.forges.owners import OwnerInfo, Owners
 from models.tracker.forges.project_forge import ForgeLink
 from models.tracker.gate.commit_gate import CommitVerdict, FlagStatus
 from models.tracker.gate.quality_gate import Verdict
+from models.tracker.insights.listing import Insight
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome
 from models.tracker.runs.attempts import Attempt, State
 from models.tracker.runs.comparison import Comparison
@@ -294,6 +296,34 @@ def flaky_info(test: FlakyTest) -> FlakyInfo:
         total_results=test.results,
         failure_rate_pct=percent(test.failures, test.results - test.failures) or 0.0,
     )
+
+
+def test_insight(one: Insight, owner: str | None) -> TestInsight:
+    return copied(
+        TestInsight,
+        one,
+        owner=owner,
+        failure_rate_pct=failure_rate(one),
+        flaky_rate_pct=flaky_rate(one),
+        median_ms=_milliseconds(one.median_us),
+        growth_ms_per_run=_milliseconds(one.growth_us),
+        never_failed=not one.failures,
+        mean_time_to_green_ms=one.recovery_us // one.recoveries // 1000 if one.recoveries else None,
+    )
+
+
+def failure_rate(one: Insight) -> float:
+    """The percentage of the runs in which a test failed."""
+    return percent(one.failures, one.runs - one.failures) or 0.0
+
+
+def flaky_rate(one: Insight) -> float:
+    """The percentage of the runs in which a test was flaky."""
+    return percent(one.flaky, one.runs - one.flaky) or 0.0
+
+
+def _milliseconds(microseconds: int | None) -> float | None:
+    return None if microseconds is None else microseconds / 1000
 
 
 def test_history(

@@ -30,6 +30,7 @@ LISTS = [
     "projects/{id}/flaky",
     "projects/{id}/tests?className=A&name==red",
     "projects/{id}/clusters",
+    "projects/{id}/tests/insights?sort=unreliable",
     "projects/{id}/triage-rules",
     "projects/{id}/owners",
     "projects/{id}/quarantine",

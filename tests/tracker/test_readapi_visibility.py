@@ -25,6 +25,8 @@ READ_PATHS = (
     "/api/v1/projects/{project}/runs",
     "/api/v1/projects/{project}/flaky",
     "/api/v1/projects/{project}/tests?className=c.A&name=a",
+    "/api/v1/projects/{project}/tests/insights",
+    "/api/v1/projects/{project}/tests/insights?since=2020-01-01&sort=unreliable",
     "/api/v1/projects/{project}/commits",
     "/api/v1/projects/{project}/commits/abc",
     "/api/v1/projects/{project}/pulls",
@@ -42,6 +44,7 @@ READ_PATHS = (
 PAGE_PATHS = (
     "/projects/{project}",
     "/projects/{project}/test?className=c.A&name=a",
+    "/projects/{project}/insights",
     "/projects/{project}/commits",
     "/projects/{project}/commits/abc",
     "/projects/{project}/pulls",

@@ -14,7 +14,7 @@ PHONE, DESK = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 LISTS = {
     "/processes": "Search and filter", "/history": "Search and filter", "/releases": "Search and filter",
     "/projects": "Search and filter", "/runs/1/tests": "Filters", "/projects/1/commits": "Filters",
-    "/projects/1/clusters": "Filters",
+    "/projects/1/clusters": "Filters", "/projects/1/insights": "Filters",
 }  # fmt: skip
 TOP = "(row) => row.getBoundingClientRect().top"
 HEIGHTS = "[...document.querySelectorAll('tbody tr')].map((row) => row.getBoundingClientRect().height)"

@@ -30,11 +30,12 @@ COVERED = uploads.jacoco({"a.py": {1: True, 2: False}})
 PAGES = ["/", "/projects", "/projects/1", "/runs/2", "/compare",
          "/compare?base=1&head=2", "/projects/1/test?className=c.A&name=fine", "/projects/1/settings", "/login",
          "/profile", "/users", "/runs/2/coverage?path=", "/runs/2/coverage", "/runs/2/tests",
-         "/projects/1/clusters",
+         "/projects/1/clusters", "/projects/1/insights", "/projects/1/insights?sort=slowest",
          "/projects/1/owners", "/projects/1/search?q=broke", "/projects/1/perf", "/search?q=shop",
          "/projects/1/commits", "/projects/1/commits/abc123", "/projects/1/pulls", "/projects/1/pulls/7"]  # fmt: skip
 STATES = [("/projects?q=nothing", 200), ("/runs/2/tests?q=nothing", 200), ("/projects/1/search?q=nothing", 200),
           ("/users?q=nothing", 200), ("/runs/2?q=nothing", 200), ("/projects/1?branch=nothing", 200),
+          ("/projects/1/insights?branch=nothing", 200),
           ("/search?q=nothing", 200), ("/runs/999", 404), ("/compare?base=1&head=x", 400),
           ("/projects/1/test?className=no&name=no", 404), ("/projects/1/commits?branch=nothing", 200),
           ("/projects/1/commits/no", 404), ("/projects/1/pulls/999", 404)]  # fmt: skip

@@ -18,6 +18,7 @@ JTL = "timeStamp,elapsed,label,success\n1700000000000,100,GET /cart,true\n"
 PAGES = ["/", "/processes", "/processes/web", "/history", "/search?q=web",
          "/swagger-ui.html", "/projects",
          "/projects/1", "/projects/1/test?className=c.A&name=broken", "/projects/1/settings", "/projects/1/clusters",
+         "/projects/1/insights",
          "/projects/1/triage",
          "/projects/1/owners", "/projects/1/search?q=broke", "/projects/1/perf", "/projects/1/commits",
          "/projects/1/commits/abc123", "/projects/1/pulls", "/projects/1/pulls/7", "/runs/2", "/runs/2/tests",
