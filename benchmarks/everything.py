@@ -35,6 +35,7 @@ PROGRAMS = {
     "workers": ("--before none --runs 2", "--before none --cases 2000 --files 100 --runs 1"),
     "streams": ("--streams 10000 --runs 2 --events 5", "--streams 500 --runs 1 --events 3"),
     "finished_runs": ("", "--cases 2000 --failures 50 --seconds 0.3 --runs 1"),
+    "insights": ("", "--tests 500 --history 20 --seconds 0.2 --runs 1"),
     "repository": ("--runs 1", "--versions 2000 --runs 1"),
     "charts": ("--runs 15", "--quick"),
     "slots": ("--runs 3", "--templates 20 --timeout 1 --runs 1"),
