@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import changed_constants
 import pytest
 from conftest import Answer, Serve, Server, wait_for
 from http_checks import check_problem, connect, read_response, running_server
@@ -262,6 +263,16 @@ def test_reading_is_limited_in_cpu_time_and_elapsed_time(tmp_path: Path, monkeyp
     with pytest.raises(TimedOut, match=r"could not be read within 0\.5 s"):
         asyncio.run(read_large(tmp_path, nothing))
     wait_for(lambda: not list((tmp_path / "incoming").iterdir()), about="the folder to be removed")
+
+
+def test_an_upload_that_is_not_read_in_time_is_504_and_leaves_nothing(serve: Serve) -> None:
+    command = changed_constants.server_command(supervisor__tracker__ingest___MAX_READ_SECONDS=0.2)
+    server = serve(command=command)
+    refused = post(server, ("project", "slow"), ("junit", many_cases(600_000)))
+    assert refused.status == 504
+    assert "could not be read within 0.2 s" in refused.json["detail"]
+    assert server.get("/api/v1/projects").json == []
+    wait_for(lambda: not incoming_files(server), about="the folder to be removed")
 
 
 def test_reading_ends_when_the_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
