@@ -189,6 +189,7 @@ class Services:
         self.changes.subscribe(made.notice)
         self.supervision.notices.published.subscribe(made.notice)
         runs.subscribe(made.notice)
+        self.tracker.retention.on_changed = lambda: made.notice(None)
         return made
 
     def _labels(self) -> Mapping[str, Sequence[str]]:

@@ -26,6 +26,10 @@ MAX_NAME_LENGTH, MAX_TEXT_LENGTH, MIN_PASSWORD_LENGTH, MAX_PASSWORD_LENGTH = 64,
 MAX_SESSIONS_OF_ACCOUNT = MAX_TOKENS_OF_ACCOUNT = 100
 """A session more ends the oldest; a token more is refused."""
 
+EXPIRING = 7 * 86_400 * 1_000_000
+"""So long before its end a token is reported."""
+_MAX_EXPIRING = 1_000
+
 USER_COLUMNS = "a.id, a.username, a.display_name, a.email, a.role"
 """The columns of `account AS a` in the order of `user_of`."""
 
@@ -95,6 +99,12 @@ class TokenInfo:
     revoked_at: int | None
 
 
+_ENDS = "revoked_at IS NULL AND expires_at - t.created_at > ? AND expires_at > ?"
+_EXPIRING = (
+    "SELECT t.id, t.name, a.username, t.expires_at FROM token t JOIN account a ON a.id = t.account_id"  # noqa: S608 (our own condition)
+    f" WHERE {_ENDS} AND expires_at <= ? ORDER BY expires_at, t.id LIMIT ?"
+)
+_NEXT_EXPIRING = f"SELECT min(expires_at) FROM token t WHERE {_ENDS}"  # noqa: S608
 _HOLDER = f"{USER_COLUMNS} FROM account AS a JOIN"
 _OF_TOKEN = (
     f"SELECT t.id, t.scope, t.last_used_at, {_HOLDER} token AS t ON t.account_id = a.id"
@@ -330,6 +340,26 @@ def tokens_of(user_id: int) -> list[TokenInfo]:
         " WHERE account_id = ? ORDER BY id DESC"
     )
     return [TokenInfo(*row) for row in reports.execute_sql(query, (user_id,))]
+
+
+@frozen
+class ExpiringToken:
+    """A token that ends at `expires_at`, and whose it is."""
+
+    id: int
+    name: str
+    username: str
+    expires_at: int
+
+
+def expiring_tokens(now: int) -> tuple[Sequence[ExpiringToken], int | None]:
+    """The valid tokens that end within `EXPIRING` of `now`, and when another one does; None if none has an end.
+
+    Tokens that were made for no longer than that do not count.
+    """
+    rows = reports.execute_sql(_EXPIRING, (EXPIRING, now, now + EXPIRING, _MAX_EXPIRING))
+    following = reports.execute_sql(_NEXT_EXPIRING, (EXPIRING, now + EXPIRING)).fetchone()[0]
+    return [ExpiringToken(*row) for row in rows], None if following is None else int(following) - EXPIRING
 
 
 def revoke_token(user_id: int, token_id: int, now: int) -> None:

@@ -374,7 +374,8 @@ def forge_name(raw: str) -> str:
 EVENT_TYPES = (
     *(f"process.{each}" for each in ("crashed", "gave-up", "unhealthy", "recovered", "started", "stopped")),
     *(f"release.{each}" for each in ("installed", "upgraded", "rolled-back", "uninstalled", "failed")),
-    *("gate.failed", "gate.passed", "run.incomplete", "coverage.dropped", "perf.regressed", "delivery.dead"),
+    *("gate.failed", "gate.passed", "run.incomplete", "coverage.dropped", "perf.regressed"),
+    *("test.flaky", "test.quarantined", "test.quarantine-expired", "token.expiring", "delivery.dead"),
 )
 """What can be reported, by name."""
 

@@ -1,17 +1,20 @@
-"""What happened and may be reported: status changes of processes, changes of releases, verdicts on runs."""
+"""What happened and may be reported: of processes, releases, runs, tests and tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from models.accounts.accounts import ExpiringToken
 from models.children import SIGNAL_OFFSET, signal_name
+from models.json_format import rfc3339
 from models.supervision.events import Entry
 from models.supervision.notices import Notice
 from models.supervision.process import Status
+from models.tracker.failures.quarantine import EXPIRY, FollowedChange
 
 Trend = Literal["bad", "good", "info"]
 
@@ -24,6 +27,9 @@ _GOOD = frozenset(
 )
 _CRASHED = (Status.FAILED, Status.FAILED_TO_START, Status.ABORTED, Status.UNKNOWN)
 _GAVE_UP = "process.gave_up"
+_MAX_LINK_CHARACTERS = 1000
+_DAY_DIGITS = len("2026-01-31")
+_ONCE = frozenset({"test.flaky", "token.expiring"})
 
 
 @frozen
@@ -43,6 +49,11 @@ class Event:
     branch: str | None = None
     flag: str | None = None
     is_base_branch: bool = False
+
+    @property
+    def is_once(self) -> bool:
+        """Whether a subject is reported once, for as long as the event is repeated."""
+        return self.type in _ONCE
 
     @property
     def trend(self) -> Trend:
@@ -114,6 +125,44 @@ def of_run(type: str, facts: Mapping[str, Any], at: int, title: str) -> Event:
         flag=flag,
         is_base_branch=branch == facts["base_branch"] and facts["pr_number"] is None,
     )
+
+
+def of_flaky_test(run: Event, id: int, class_name: str, name: str) -> Event:
+    """The event that a test was found to be flaky on the commit of a run, given by any event of it."""
+    title = f"{run.project}, {run.branch or 'no branch'}: {_full_name(class_name, name)} is flaky"
+    link = _test_link(run.project_id or 0, class_name, name)
+    return evolve(run, type="test.flaky", subject=f"test:{run.project_id}:{id}", title=title, link=link)
+
+
+def of_status_change(change: FollowedChange) -> Event | None:
+    """The event that a quarantine of a test has begun, or ended because its time was over; else None."""
+    title = f"{change.project}: {_full_name(change.class_name, change.name)}"
+    if change.status == "QUARANTINED" and change.before != "QUARANTINED":
+        until = f" until {rfc3339(change.expires_at)[:_DAY_DIGITS]}" if change.expires_at is not None else ""
+        type, title = "test.quarantined", f"{title} was quarantined{until}{f': {change.note}' if change.note else ''}"
+    elif change.by == EXPIRY:
+        type, title = "test.quarantine-expired", f"{title} counts again: its quarantine has expired"
+    else:
+        return None
+    subject = f"test:{change.project_id}:{change.test}"
+    link = _test_link(change.project_id, change.class_name, change.name)
+    return Event(type, subject, change.at, title, link, project=change.project, project_id=change.project_id)
+
+
+def _full_name(class_name: str, name: str) -> str:
+    return f"{class_name} {name}".strip()
+
+
+def _test_link(project_id: int, class_name: str, name: str) -> str:
+    """The path of the page of a test, or of its project where that is too long for a message."""
+    link = f"/projects/{project_id}/test?{urlencode({'className': class_name, 'name': name})}"
+    return link if len(link) <= _MAX_LINK_CHARACTERS else f"/projects/{project_id}"
+
+
+def of_token(token: ExpiringToken, now: int) -> Event:
+    """The event that a token ends soon."""
+    title = f"the token {token.name} of {token.username} ends on {rfc3339(token.expires_at)[:_DAY_DIGITS]}"
+    return Event("token.expiring", f"token:{token.id}", now, title, "/profile")
 
 
 def of_dead_delivery(target: str, at: int, error: str | None, project_id: int | None) -> Event:

@@ -54,6 +54,8 @@ class Rule:
         if event.release is not None:
             short = event.release.rpartition("/")[2]
             return matches(one.releases, event.release) or matches(one.releases, short)
+        if event.project is not None and event.branch is None:
+            return matches(one.projects, event.project)  # about a test, on all branches
         if event.project is not None:
             fits = event.is_base_branch if one.branches is None else matches(one.branches, event.branch or "")
             return fits and matches(one.projects, event.project) and matches(one.flags, event.flag or "")

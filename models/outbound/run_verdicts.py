@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from models.config.settings import QualityGate
-from models.outbound.events import Event, of_run
+from models.outbound.events import Event, of_flaky_test, of_run
+from models.tracker.failures import flaky
 from models.tracker.gate import commit_gate, quality_gate
 from models.tracker.queries import runs_by_id
 from models.tracker.tables import Project, Run, reports
@@ -31,10 +33,20 @@ def judge(id: int, settings: QualityGate, now: int, late: int | None = None) -> 
     `late` waits no more.
     """
     run = runs_by_id([id]).get(id)
-    if run is None or run.superseded_by is not None or run.head_repo is not None or not _is_newest(run):
+    if run is None or run.superseded_by is not None or run.head_repo is not None:
         return []
     project = Project.get_or_none(Project.id == run.project_id)
-    return [] if project is None else _events(run, project, settings, now, late)
+    if project is None:
+        return []
+    facts = _facts(run, project, settings)
+    found = _events(run, project, facts, settings, now, late) if _is_newest(run) else []
+    return None if found is None else [*found, *_flaky(run, facts, now)]
+
+
+def _flaky(run: Run, facts: Mapping[str, Any], now: int) -> list[Event]:
+    """The events of the tests that are flaky on the commit of a run, which need not be the newest."""
+    about = of_run("", facts, now, "")
+    return [of_flaky_test(about, *test) for test in flaky.on_commit(run)]
 
 
 def _is_newest(run: Run) -> bool:
@@ -43,18 +55,22 @@ def _is_newest(run: Run) -> bool:
     return row is not None and int(row[0]) == run.id
 
 
-def _events(run: Run, project: Project, settings: QualityGate, now: int, late: int | None) -> list[Event] | None:
-    """The events of a run; None where its commit waits for a required flag."""
-    limits = quality_gate.thresholds(project, settings)
-    facts = {
+def _facts(run: Run, project: Project, settings: QualityGate) -> Mapping[str, Any]:
+    return {
         "id": run.id,
         "project_id": project.id,
         "project": project.name,
         "branch": run.branch,
         "flag": run.flag,
-        "base_branch": limits.base_branch,
+        "base_branch": quality_gate.thresholds(project, settings).base_branch,
         "pr_number": run.pr_number,
     }
+
+
+def _events(
+    run: Run, project: Project, facts: Mapping[str, Any], settings: QualityGate, now: int, late: int | None
+) -> list[Event] | None:
+    """The events of the verdict on a run; None where its commit waits for a required flag."""
     place = f"{project.name}, {run.branch or 'no branch'}" + (f", {run.flag}" if run.flag != "default" else "")
     if run.state == "INCOMPLETE":
         return [of_run("run.incomplete", facts, now, f"{place}: the run is incomplete, uploads are missing")]

@@ -88,6 +88,10 @@ def _apply(rule: Rule, event: Event, now: int) -> None:
             return
         row = (rule.id, subject, 0, 0, 0, now, None, None, None, "", "")
     state = State(*row)
+    if event.is_once and state.last:
+        state.last_at = now  # it is remembered for as long as it is repeated
+        state.keep()
+        return
     if event.trend == "bad":
         _on_bad(state, rule, event, now)
     elif event.trend == "good" and state.is_bad:

@@ -14,14 +14,18 @@ from typing import Any
 import peewee
 from attrs import evolve
 
+from models.accounts import accounts
 from models.config.settings import Config
 from models.errors import Problem
 from models.outbound import events, following, run_verdicts
 from models.outbound.events import Event
+from models.outbound.rules import matches
+from models.storage.sqlite import Either, SqliteStore
 from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import events as process_events
 from models.supervision import notices
 from models.supervision.tables import database
+from models.tracker.failures import quarantine
 from models.tracker.runs import attempts, run_events
 from models.tracker.tables import reports
 from supervisor.clock import Clock
@@ -37,7 +41,9 @@ _AWAITED_SECONDS = 10.0
 _JUDGING_SECONDS = 2.0
 """How long runs are judged before processes are looked at again."""
 _MICROSECONDS = 1_000_000
-RUNS = "run"
+_TOKENS_SECONDS = 3600.0
+"""How often tokens are looked at, where one has an end: the clock may be changed."""
+RUNS, STATUSES = "run", "mark"
 
 Labels = Callable[[], Mapping[str, Sequence[str]]]
 
@@ -59,9 +65,17 @@ class Follower:
         self._events, self._notices = f"event {instance}", f"notice {instance}"
         self._judged = 0
         """The run after which awaited runs are looked at."""
+        self._tokens_at = 0
+        """From when on tokens are looked at again; where one has an end, at that time."""
+        self._has_tokens = False
         self._is_shared = config.server.database_url is not None
 
     def wake(self, _: object = None) -> None:
+        self._wake.set()
+
+    def look_at_tokens(self) -> None:
+        """A token was made."""
+        self._tokens_at = 0
         self._wake.set()
 
     def start(self, begun: Mapping[str, int] = MappingProxyType({})) -> None:
@@ -71,6 +85,7 @@ class Follower:
         nothing has a position: rules that are made later, even after a restart, report nothing older than they are.
         """
         self._read()
+        self._tokens_at = 0  # rules may report them now
         if self._notifier.rules:
             newest = self._newest()
             own = {f"{kind} {self._instance}": at for kind, at in begun.items()}
@@ -80,13 +95,15 @@ class Follower:
     def _read(self) -> None:
         self._notifier.read()
         if not self._notifier.rules:
-            following.stop((self._events, self._notices, RUNS))
+            following.stop((self._events, self._notices, RUNS, STATUSES))
 
     def _newest(self) -> Mapping[str, int]:
         """The newest event of each source."""
         own = database.run_with_timeout(lambda: (process_events.last_id(), notices.last_id()), MAX_QUERY_SECONDS)
-        runs = reports.run_with_timeout(run_events.bounds, MAX_QUERY_SECONDS)[1]
-        return {self._events: own[0], self._notices: own[1], RUNS: runs}
+        runs, status = reports.run_with_timeout(
+            lambda: (run_events.bounds()[1], quarantine.newest()), MAX_QUERY_SECONDS
+        )
+        return {self._events: own[0], self._notices: own[1], RUNS: runs, STATUSES: status}
 
     def _position(self, name: str) -> int:
         at = following.position(name)
@@ -102,19 +119,24 @@ class Follower:
             await self._run(self._read)  # another node may have changed the rules
         if not self._notifier.rules:
             return None
+        waits: list[float | None] = []
         try:
             while await self._run(self._follow_some):
                 pass
-            wait = await self._judge_runs()
+            waits += [await self._judge_runs(), await self._run(self._note_tokens)]
         finally:
-            due = await self._report()
-        return min((each for each in (wait, due) if each is not None), default=None)
+            waits.append(await self._report())
+        return min((each for each in waits if each is not None), default=None)
 
     async def _report(self) -> float | None:
         """Puts what is due into the outbox; returns the seconds until something else is."""
         added, due = await self._run(self._flush)
         if added:
             self._on_added()
+        return self._until(due)
+
+    def _until(self, due: int | None) -> float | None:
+        """The seconds until a time."""
         return None if due is None else max(0.01, (due - self._clock.now()) / _MICROSECONDS)
 
     def _flush(self) -> tuple[int, int | None]:
@@ -127,18 +149,21 @@ class Follower:
         labels = self._labels()
         is_more = self._follow(self._events, process_events.since, lambda one: events.of_entry(one, labels))
         is_more |= self._follow(self._notices, notices.since, lambda one: events.of_notice(one, labels))
+        is_more |= self._follow(STATUSES, quarantine.since, events.of_status_change, reports)
         return self._follow_runs() or is_more
 
     def _follow(
-        self, name: str, since: Callable[[int, int], Sequence[Any]], read: Callable[[Any], Event | None]
-    ) -> bool:
+        self, name: str, since: Callable[[int, int], Sequence[Any]], read: Callable[[Any], Event | None],
+        source: SqliteStore | Either = database,
+    ) -> bool:  # fmt: skip
         after = self._position(name)
-        entries = database.run_with_timeout(lambda: since(after, _BATCH), MAX_QUERY_SECONDS)
+        entries = source.run_with_timeout(lambda: since(after, _BATCH), MAX_QUERY_SECONDS)
         if not entries:
             return False
         now = self._clock.now()
         oldest = now - int(self._config.server.outbox.max_age * _MICROSECONDS)
-        found = [self._own(event) for one in entries if one.at >= oldest and (event := read(one)) is not None]
+        found = [event for one in entries if one.at >= oldest and (event := read(one)) is not None]
+        found = found if source is reports else [self._own(event) for event in found]
         following.apply(name, after, entries[-1].id, found, self._rules, now)
         return len(entries) == _BATCH
 
@@ -177,6 +202,20 @@ class Follower:
         is_last = len(ids) < following.AWAITED_AT_ONCE
         self._judged = 0 if is_last else ids[-1]
         return 0.0 if not is_last else _AWAITED_SECONDS if ids or begun else None
+
+    def _note_tokens(self) -> float | None:
+        """Notes the tokens that end soon, if they are due; returns the seconds until they are looked at."""
+        now = self._clock.now()
+        if not any(matches(rule.settings.events, "token.expiring") for rule in self._rules):
+            return None
+        if self._tokens_at <= now:
+            ending, due = reports.run_with_timeout(lambda: accounts.expiring_tokens(now), MAX_QUERY_SECONDS)
+            for token in ending:
+                following.note(events.of_token(token, now), self._rules, now)
+            self._has_tokens = due is not None
+            latest = now + int(_TOKENS_SECONDS * _MICROSECONDS)
+            self._tokens_at = latest if due is None else min(due, latest)
+        return self._until(self._tokens_at) if self._has_tokens else None
 
     def _awaited(self) -> tuple[Sequence[int], Sequence[int]]:
         """Runs that are awaited, after the one that was judged last, and those of them that are complete."""

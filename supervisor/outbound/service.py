@@ -127,6 +127,11 @@ class Outbound:
         if self._core is not None:
             self._core.notice()
 
+    def token_made(self) -> None:
+        """A token was made, which may end."""
+        if self._core is not None:
+            self._core.follower.look_at_tokens()
+
     def run_finished(self) -> None:
         """A run was closed, which no event reports."""
         if self._core is not None and self._core.reports is not None:
@@ -135,6 +140,8 @@ class Outbound:
     async def project_changed(self, id: int) -> None:
         """Reports the newest commits of a project anew: its settings have changed, or what counts as a failure."""
         core = self._core
+        if core is not None:
+            core.follower.wake()  # the status of a test may have changed
         if core is None or core.reports is None:
             return
         reports = core.reports

@@ -42,6 +42,8 @@ class Retention:
         on_deleted: Callable[[], None] = lambda: None,
     ) -> None:
         """`in_store` runs a piece of work on the tracker's store, in the worker; `on_deleted` is called after runs."""
+        self.on_changed: Callable[[], None] = lambda: None
+        """Called when the status of a test has changed, which no event of a run reports."""
         self._settings = settings
         self._clock = clock
         self._in_store = in_store
@@ -53,6 +55,8 @@ class Retention:
         """Whether tests without results may exist."""
         self._judged: dict[int, object] = {}
         """The states of the projects that the policy of quarantine has judged."""
+        self._newest_change: int | None = None
+        """The newest change of a test's status that `on_changed` was called for."""
         self._judged_until = 0.0
         """When the policy may be applied again, in seconds of the loop."""
 
@@ -77,12 +81,20 @@ class Retention:
             except (peewee.PeeweeException, Problem) as error:
                 log.warning("the state of runs could not be updated: %s", error)
             wait = min(wait, await self._quarantine_flaky())
+            with self._warned():
+                await self._report_changes()
             if due is not None:
                 wait = min(wait, max(_MIN_SETTLE_SECONDS, (due - self._clock.now()) / attempts.MICROSECONDS))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._upload_stored.wait()
                     await asyncio.sleep(_MIN_SETTLE_SECONDS)  # uploads come in groups
+
+    async def _report_changes(self) -> None:
+        newest = await self._in_store(quarantine.newest)
+        if newest != self._newest_change:
+            self._newest_change = newest
+            self.on_changed()
 
     def _close_due(self) -> int | None:
         """Closes pending runs and ends quarantines; returns when the next one is due."""

@@ -49,6 +49,7 @@ def one(monkeypatch: pytest.MonkeyPatch) -> Follower:
     notifier: Any = Notifier()
     made = Follower(Config(), FixedClock(), "node", run_in_thread, notifier, dict, lambda: None)
     monkeypatch.setattr(made, "_follow_some", lambda: False)
+    monkeypatch.setattr(made, "_note_tokens", lambda: None)
     monkeypatch.setattr(follower, "reports", Reports)
     return made
 

@@ -19,7 +19,7 @@ from models.errors import Invalid
 from models.tracker.failures import quarantine
 from models.tracker.queries import test_id
 from models.tracker.reports.base import CASE_STATUSES, FAILING, CaseStatus
-from models.tracker.tables import reports
+from models.tracker.tables import Run, reports
 
 WINDOW = 500
 POLICY_WINDOW = 5_000
@@ -62,6 +62,13 @@ _OFTEN = f"""{_RECENT.format(since="AND created_at >= :since AND head_repo IS NU
         UNION ALL SELECT r.test_id, coalesce(run.commit_sha, CAST(run.id AS TEXT)), run.created_at {_MARKED})
     SELECT test_id, count(DISTINCT place), max(at) FROM seen GROUP BY test_id HAVING count(DISTINCT place) >= :least
     ORDER BY count(DISTINCT place) DESC, test_id"""  # noqa: S608 (constants)
+_OF_THIS = """AND id IN (SELECT :run UNION SELECT id FROM run
+        WHERE project_id = :project AND commit_sha = :commit AND flag = :flag AND head_repo IS NULL)"""
+_OF_COMMIT = f"""{_RECENT.format(since=_OF_THIS, window=WINDOW)},
+    seen AS (SELECT bad.test_id {_MIXED} UNION SELECT r.test_id {_MARKED})
+    SELECT t.id, t.class_name, t.name FROM seen JOIN test t ON t.id = seen.test_id WHERE NOT EXISTS (SELECT 1 FROM mark
+        WHERE project_id = :project AND mark.test_id = t.id AND status = 'QUARANTINED')
+    ORDER BY t.id LIMIT {MAX_TESTS}"""  # noqa: S608 (constants)
 _COUNT = f"{_FOUND} SELECT count(*) FROM found"  # noqa: S608 (constants)
 _LIST = f"""{_FOUND},
     shown AS MATERIALIZED (SELECT test_id, commits FROM found UNION ALL SELECT test_id, NULL FROM mark
@@ -139,6 +146,15 @@ class OftenFlaky:
     test: int
     commits: int
     last: int
+
+
+def on_commit(run: Run) -> Sequence[tuple[int, str, str]]:
+    """Id, class and name of the tests that are flaky on the commit of a run, in its flag; `MAX_TESTS` at most.
+
+    Quarantined tests, and runs of forks, do not count.
+    """
+    values = {"project": run.project_id, "run": run.id, "commit": run.commit_sha, "flag": run.flag}
+    return [(id, class_name, name) for id, class_name, name in reports.execute_sql(_OF_COMMIT, values)]
 
 
 def often(project_id: int, since: int, least: int) -> Sequence[OftenFlaky]:

@@ -34,6 +34,13 @@ _CHANGES = """
 _FORGET = """
     DELETE FROM mark_change WHERE project_id = :project AND test_id = :test AND id NOT IN (SELECT id FROM mark_change
         WHERE project_id = :project AND test_id = :test ORDER BY id DESC LIMIT :most)"""
+_SINCE = """
+    SELECT c.id, c.project_id, p.name, c.test_id, t.class_name, t.name, c.status,
+        (SELECT b.status FROM mark_change b WHERE b.project_id = c.project_id AND b.test_id = c.test_id AND b.id < c.id
+         ORDER BY b.id DESC LIMIT 1), c.note, c.expires_at, c.changed_by, c.created_at
+    FROM mark_change c JOIN project p ON p.id = c.project_id JOIN test t ON t.id = c.test_id
+    WHERE c.id > ? ORDER BY c.id LIMIT ?"""
+_NEWEST = "SELECT coalesce(max(id), 0) FROM mark_change"
 EXPIRY, POLICY = "(expiry)", "(policy)"
 """Who ended a quarantine whose time was over, and who quarantined a flaky test: no accounts."""
 
@@ -77,6 +84,24 @@ class TestChange:
     change: StatusChange
 
 
+@frozen
+class FollowedChange:
+    """A change of the status of a test, which was `before` before; ids grow in the order of the changes."""
+
+    id: int
+    project_id: int
+    project: str
+    test: int
+    class_name: str
+    name: str
+    status: str
+    before: str | None
+    note: str | None
+    expires_at: int | None
+    by: str | None
+    at: int
+
+
 Change = TypeVar("Change", Quarantined, StatusChange)
 
 
@@ -101,6 +126,16 @@ def changes_of_project(project_id: int, before: int, limit: int, names_accounts:
     rows = reports.execute_sql(_ALL_CHANGES, (project_id, before, limit))
     found = [TestChange(id, class_name, name, StatusChange(*change)) for id, class_name, name, *change in rows]
     return found if names_accounts else [evolve(one, change=_anonymous(one.change)) for one in found]
+
+
+def since(after: int, limit: int) -> Sequence[FollowedChange]:
+    """The changes of all projects after the id `after`, oldest first."""
+    return [FollowedChange(*row) for row in reports.execute_sql(_SINCE, (after, limit))]
+
+
+def newest() -> int:
+    """The id of the newest change; 0 without any."""
+    return int(reports.execute_sql(_NEWEST).fetchone()[0])
 
 
 def record(project_id: int, test: int, by: str | None) -> None:
