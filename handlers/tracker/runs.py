@@ -74,7 +74,8 @@ async def run_detail(handler: Base, request: RunRequest) -> object:
 
 async def delete_run(handler: Base, request: RunRequest) -> None:
     run, _ = await handler.tracker.run(lambda: visibility.run(handler.caller.user, request.id, "WRITE"))
-    await handler.tracker.retention.delete(run.id)
+    async with handler.services.outbound.run_deletion(run.id):
+        await handler.tracker.retention.delete(run.id)
 
 
 @http_message

@@ -137,7 +137,7 @@ def of_flaky_test(run: Event, id: int, class_name: str, name: str) -> Event:
 def of_status_change(change: FollowedChange) -> Event | None:
     """The event that a quarantine of a test has begun, or ended because its time was over; else None."""
     title = f"{change.project}: {_full_name(change.class_name, change.name)}"
-    if change.status == "QUARANTINED" and change.before != "QUARANTINED":
+    if change.status == "QUARANTINED" and change.changes_gate:
         until = f" until {rfc3339(change.expires_at)[:_DAY_DIGITS]}" if change.expires_at is not None else ""
         type, title = "test.quarantined", f"{title} was quarantined{until}{f': {change.note}' if change.note else ''}"
     elif change.by == EXPIRY:

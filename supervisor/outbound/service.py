@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from supervisor.scheduling import BackgroundTasks, retrieve_exception
 
 if TYPE_CHECKING:
     from supervisor.outbound.core import Core
+    from supervisor.tracker.forge_reports.report_follower import ReportFollower
 
 log = logging.getLogger("outbox")
 
@@ -150,6 +151,39 @@ class Outbound:
         except (peewee.PeeweeException, Problem) as error:
             log.warning("the commits of the project %d cannot be reported anew: %s", id, error)
         reports.look_again()
+
+    @asynccontextmanager
+    async def run_deletion(self, id: int) -> AsyncIterator[None]:
+        """Lasts as long as the deletion of a run, by which the reports of commits may change.
+
+        They are noted before it too, so that the end of the server in between loses none.
+        """
+        commits = await self._note_commits(lambda reports: reports.beside_run(id))
+        yield
+        if commits:
+            await self._note_commits(lambda _: commits)
+
+    async def _note_commits(
+        self, find: Callable[[ReportFollower], Collection[tuple[int, str]]]
+    ) -> Collection[tuple[int, str]]:
+        """Reports commits anew, after `debounce`; returns them."""
+        core = self._core
+        if core is None or core.reports is None:
+            return ()
+        reports = core.reports
+
+        def note() -> Collection[tuple[int, str]]:
+            found = find(reports)
+            reports.note(found)
+            return found
+
+        try:
+            noted = await core.run(note)
+        except (peewee.PeeweeException, Problem) as error:
+            log.warning("commits cannot be reported anew: %s", error)
+            return ()
+        reports.wake()
+        return noted
 
     async def report_refusal(self, project_id: int) -> str | None:
         """Why the forge of a project takes no reports any more; None where it does."""

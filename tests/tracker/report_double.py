@@ -116,14 +116,14 @@ class ReportDouble:
         self.differences: list[str] = []
         web.seen.clear()
         web.bodies.clear()
-        web.pages = _EveryPage(self._reply)
+        web.pages = EveryPage(self.reply)
 
     def contexts(self, kind: str = "github") -> list[tuple[str, str]]:
         """The context and state of each status that a forge got."""
         name = "name" if kind == "gitlab" else "context"
         return [(body[name], body["state"]) for forge, _, body in self.statuses if forge == kind]
 
-    def _reply(self, handler: Any) -> Reply:
+    def reply(self, handler: Any) -> Reply:
         path, headers = handler.path, {name.lower(): value for name, value in handler.headers.items()}
         kind = next((kind for kind, prefix in PREFIXES.items() if path.startswith(prefix)), None)
         body = self.web.bodies[-1]
@@ -185,7 +185,7 @@ def _token(kind: str, headers: Mapping[str, str]) -> str:
     return token if scheme == {"github": "Bearer", "forgejo": "token"}[kind] else ""
 
 
-class _EveryPage(dict[str, Any]):
+class EveryPage(dict[str, Any]):
     """Responds to every path with the same page."""
 
     def __init__(self, answer: Any) -> None:

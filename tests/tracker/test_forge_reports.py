@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +13,13 @@ import http_checks
 import pytest
 import records
 from chart_servers import WebServer
-from conftest import Answer, Server, wait_for
+from conftest import Answer, Serve, Server, wait_for
 from forge_double import TOKEN
 from receivers import until_states
-from report_double import REPOSITORIES, ReportDouble, forges
+from report_double import REPOSITORIES, EveryPage, ReportDouble, forges
 from uploads import jacoco, junit, post
+
+from models.json_format import rfc3339
 
 API = "/api/v1"
 PUBLIC_URL = "https://pilothouse.example"
@@ -65,6 +68,14 @@ class Reported:
         answer = post(self.server, *found, *(reports or [("junit", junit(3))]), **(self.admin if by is None else by))
         assert answer.status == 201, answer
         return answer.json
+
+    def ask(self, method: str, path: str, **body: Any) -> Answer:
+        headers = {"Content-Type": "application/json", **self.admin}
+        return self.server.ask(method, f"{API}{path}", json.dumps(body).encode() if body else None, headers)
+
+    def quarantine(self, name: str, **more: Any) -> bool:
+        fields = {"className": "A", "name": name, "status": "QUARANTINED", **more}
+        return self.ask("POST", f"/projects/{self.id}/flaky/status", **fields).status == 202
 
     def outbox(self) -> list[dict[str, Any]]:
         answer = self.server.get(f"{API}/outbox?kind=forge-status&projectId={self.id}", **self.admin)
@@ -233,6 +244,94 @@ def test_equal_content_is_not_sent_twice_and_changed_settings_report_anew(server
     body = json.dumps({"className": "A", "name": "c2", "status": "QUARANTINED"}).encode()
     assert server.ask("POST", path, body, headers).status == 202
     wait_for(lambda: double.contexts()[2:] == [("pilothouse/gate", "success")])
+
+
+def test_the_end_of_a_quarantine_is_reported_without_another_upload(server: Server, double: ReportDouble) -> None:
+    project = Reported(server, double, "expiry", failOnAnyFailure=True)
+    project.upload(sha("a"), ("junit", junit(2, failed=1)))
+    wait_for(lambda: double.contexts() == [("pilothouse/gate", "failure")])
+    wait_for(lambda: project.quarantine("c2", expiresAt=rfc3339(time.time_ns() // 1000 + 2_000_000)))
+    wait_for(lambda: [state for _, state in double.contexts()][1:] == ["success", "failure"])
+
+
+def test_a_quarantine_by_the_policy_is_reported(server: Server, double: ReportDouble) -> None:
+    project = Reported(server, double, "policy", failOnAnyFailure=True)
+    for failed in (0, 1):
+        project.upload(sha("a"), ("junit", junit(30 - failed, failed=failed)))
+    wait_for(lambda: double.contexts()[-1:] == [("pilothouse/gate", "failure")])
+    assert project.patch(quarantineAfterFlaky=1).status == 200
+    wait_for(lambda: double.contexts()[-1:] == [("pilothouse/gate", "success")])
+    assert "quarantined" not in double.statuses[-1][2]["description"]
+
+
+def test_a_deleted_run_is_reported(server: Server, double: ReportDouble) -> None:
+    project = Reported(server, double, "deleted run", failOnAnyFailure=True)
+    project.upload(sha("a"), flag="unit")
+    run = project.upload(sha("a"), ("junit", junit(2, failed=1)), flag="ui")["runId"]
+    wait_for(lambda: double.contexts()[-1:] == [("pilothouse/gate", "failure")])
+    assert project.ask("DELETE", f"/runs/{run}").status == 204
+    wait_for(lambda: double.contexts()[-1:] == [("pilothouse/gate", "success")])
+
+
+def sections(web: WebServer, **tracker: Any) -> dict[str, Any]:
+    reports = {"forges": forges(web), "forge-reports": {"debounce": "0s", "comment": "off"}}
+    return {"tracker": {**reports, **tracker}, "server": {"public-url": PUBLIC_URL, "outbound": {"timeout": "30s"}}}
+
+
+def test_a_start_with_another_gate_reports_anew_once(serve: Serve, web: WebServer, double: ReportDouble) -> None:
+    lenient = {"fail-on-new-failures": False}
+    server = serve(**sections(web, **{"quality-gate": lenient}))
+    project = Reported(server, double, "gate")
+    project.upload(sha("a"), ("junit", junit(2, failed=1)), branch="main")
+    project.until_outbox("DONE")
+    assert double.contexts() == [("pilothouse/gate", "success")]
+    server.kill()
+    server.configure(sections(web, **{"quality-gate": {**lenient, "fail-on-any-failure": True}}))
+    server.start()
+    wait_for(lambda: double.contexts()[1:] == [("pilothouse/gate", "failure")])
+    project.until_outbox("DONE", "DONE")
+    server.kill()
+    server.start()
+    project.upload(sha("b"), branch="main")
+    wait_for(lambda: [commit for _, commit, _ in double.statuses][2:] == [sha("b")])
+    assert len(project.outbox()) == 3, "the same settings report nothing anew"
+
+
+def test_a_killed_server_reports_each_commit_once_or_twice_with_one_id(
+    serve: Serve, web: WebServer, double: ReportDouble
+) -> None:
+    """Killed before, while and after the forge answers."""
+    server = serve(**sections(web))
+    project = Reported(server, double, "killed")
+    begun, released = threading.Event(), threading.Event()
+
+    def hold(handler: Any) -> Any:
+        if sha("b") in handler.path:
+            begun.set()
+            released.wait(60)
+        return double.reply(handler)
+
+    double.web.pages = EveryPage(hold)
+    begun_ids: dict[str, str] = {}
+    for digit, moment in zip("abc", ("before", "while", "after"), strict=True):
+        project.upload(sha(digit))
+        if moment == "while":
+            assert begun.wait(60)
+            begun_ids = {row["title"]: row["messageId"] for row in project.outbox()}
+        elif moment == "after":
+            wait_for(lambda: sha("c") in [commit for _, commit, _ in double.statuses])
+        server.kill()
+        if moment == "while":
+            released.set()
+        server.start()
+    titles = [f"status pilothouse/gate of {digit * 7}" for digit in "abc"]
+    wait_for(lambda: {row["title"] for row in project.outbox() if row["state"] == "DONE"} == set(titles))
+    rows = project.outbox()
+    assert sorted(row["title"] for row in rows) == titles, "one message of each commit"
+    assert {row["title"]: row["messageId"] for row in rows}.items() >= begun_ids.items()
+    sent = [commit for _, commit, _ in double.statuses]
+    assert set(sent) == {sha("a"), sha("b"), sha("c")}
+    assert all(sent.count(commit) <= 2 for commit in set(sent))
 
 
 def test_a_refused_token_pauses_the_reports_until_it_is_changed(server: Server, double: ReportDouble) -> None:

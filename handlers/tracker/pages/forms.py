@@ -188,7 +188,8 @@ class FlakyStatus(Form):
 class RunDeletion(Form):
     async def post(self, id: str) -> None:
         run, project = await self.query_store(lambda: visible.run(self.user, id, "WRITE"))
-        await self.tracker.retention.delete(run.id)
+        async with self.services.outbound.run_deletion(run.id):
+            await self.tracker.retention.delete(run.id)
         self.redirect(f"{self.prefix}/projects/{project.id}", status=303)
 
 

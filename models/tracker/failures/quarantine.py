@@ -101,6 +101,11 @@ class FollowedChange:
     by: str | None
     at: int
 
+    @property
+    def changes_gate(self) -> bool:
+        """Whether the test counts again, or no more."""
+        return (self.status == "QUARANTINED") != (self.before == "QUARANTINED")
+
 
 Change = TypeVar("Change", Quarantined, StatusChange)
 

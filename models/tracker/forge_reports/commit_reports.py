@@ -27,6 +27,7 @@ MAX_DESCRIPTION_CHARACTERS = 140
 _MAX_NAME_CHARACTERS = 255
 """Of a context with the name of a flag."""
 MAX_RECENT_COMMITS = 20
+_MAX_COMMITS_OF_ALL = 200
 _HASH_CHARACTERS = (40, 64)
 """Of SHA-1 and SHA-256: forges take no abbreviated commits."""
 _PIPELINE = re.compile(r"gitlab-([0-9]{1,18})")
@@ -35,6 +36,10 @@ _COMMITS_OF_RUNS = "SELECT DISTINCT project_id, commit_sha FROM run WHERE commit
 _RECENT = """
     SELECT commit_sha FROM counted_run WHERE project_id = ? AND commit_sha IS NOT NULL AND updated_at >= ?
     GROUP BY commit_sha ORDER BY max(created_at) DESC LIMIT ?"""
+_RECENT_OF_ALL = """
+    SELECT r.project_id, r.commit_sha FROM counted_run r JOIN project p ON p.id = r.project_id
+    WHERE p.forge_repo IS NOT NULL AND r.commit_sha IS NOT NULL AND r.updated_at >= ?
+    GROUP BY r.project_id, r.commit_sha ORDER BY max(r.created_at) DESC LIMIT ?"""
 _PENDING = "SELECT 1 FROM counted_run WHERE project_id = ? AND commit_sha = ? AND state = 'PENDING' LIMIT 1"
 
 
@@ -91,6 +96,18 @@ def recent(project_id: int, since: int) -> list[tuple[int, str]]:
     """The newest commits of a project that got an upload since a time."""
     rows = reports.execute_sql(_RECENT, (project_id, since, MAX_RECENT_COMMITS))
     return [(project_id, commit) for (commit,) in rows]
+
+
+def recent_of_all(since: int) -> list[tuple[int, str]]:
+    """The newest commits, of all projects with a repository, that got an upload since a time."""
+    rows = reports.execute_sql(_RECENT_OF_ALL, (since, _MAX_COMMITS_OF_ALL))
+    return [(project_id, commit) for project_id, commit in rows]
+
+
+def beside_run(id: int, since: int) -> list[tuple[int, str]]:
+    """The commit of a run, and the recent ones of its project, whose gate may compare with the run."""
+    own = of_runs([id])
+    return [*own, *(commit for project_id, _ in own for commit in recent(project_id, since))]
 
 
 def is_pending(project_id: int, commit: str) -> bool:

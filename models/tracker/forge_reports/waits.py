@@ -15,8 +15,9 @@ from models.outbound import following, outbox
 from models.outbound.outbox import FORGE_COMMENT, FORGE_STATUS, Message
 from models.outbound.tables import store
 
-SOURCE = "forge"
-"""The name under which the position in the events of runs is kept."""
+RUNS, STATUSES, SETTINGS = "forge", "forge-mark", "forge-settings"
+"""The names of the positions in the events of runs and in the changes of the status of tests, and of the number of the
+settings of the server that were in use last."""
 AT_ONCE = 500
 _SECOND, _DAY = 1_000_000, 86_400 * 1_000_000
 
@@ -91,12 +92,12 @@ def note(commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
         store.execute_sql(_NOTE, values)
 
 
-def follow(after: int, last: int, commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
-    """Notes the commits of the events of runs after `after`, up to `last`, unless another node did so before."""
+def follow(source: str, after: int | None, last: int, commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
+    """Notes the commits of what a source has after `after`, up to `last`, unless another node did so before."""
     with store.atomic():
-        if following.position(SOURCE) == after:
+        if following.position(source) == after:
             note(commits, now, times)
-            following.move(SOURCE, last)
+            following.move(source, last)
 
 
 def candidates(changed: Collection[Commit], now: int) -> list[Wait]:

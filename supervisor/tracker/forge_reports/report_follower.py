@@ -1,4 +1,4 @@
-"""Follows the events of runs, and stores a report of each commit in the outbox when it is due.
+"""Follows the events of runs and the quarantines of tests, and stores reports of commits in the outbox when due.
 
 Completion has no event of its own: commits that wait for it are looked at again.
 """
@@ -6,6 +6,7 @@ Completion has no event of its own: commits that wait for it are looked at again
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Collection
 
@@ -14,7 +15,9 @@ import peewee
 from models.config.settings import Config
 from models.errors import Problem
 from models.outbound import following
+from models.outbound.tables import store
 from models.storage.store import MAX_QUERY_SECONDS
+from models.tracker.failures import quarantine
 from models.tracker.forge_reports import commit_reports, waits
 from models.tracker.forge_reports.commit_reports import CommitReport
 from models.tracker.forge_reports.waits import Commit, Wait
@@ -31,6 +34,8 @@ _AWAITED_SECONDS = 10.0
 """How often commits that are not complete are looked at again."""
 _FORGET_SECONDS = 600.0
 _MICROSECONDS = 1_000_000
+_SETTINGS_DIGITS = 15
+"""Of a hexadecimal number that fits the store."""
 _FIRST: Commit = (0, "")
 
 
@@ -58,11 +63,31 @@ class ReportFollower:
 
     def start(self) -> None:
         """Begins at the newest event where nothing was followed before; in a thread."""
-        following.start(waits.SOURCE, self._newest())
+        self._position(waits.RUNS)
+        self._position(waits.STATUSES)
+        self._renew_all_if_changed()
 
     @staticmethod
-    def _newest() -> int:
-        return reports.run_with_timeout(run_events.bounds, MAX_QUERY_SECONDS)[1]
+    def _position(source: str) -> int:
+        newest = run_events.bounds if source == waits.RUNS else lambda: (0, quarantine.newest())
+        return following.start(source, reports.run_with_timeout(newest, MAX_QUERY_SECONDS)[1])
+
+    def _renew_all_if_changed(self) -> None:
+        """Reports the newest commits of all projects anew where other settings of the server are in use now."""
+        tracker, before = self._config.tracker, following.position(waits.SETTINGS)
+        text = repr((tracker.quality_gate, tracker.forge_reports))
+        number = int(hashlib.sha256(text.encode()).hexdigest()[:_SETTINGS_DIGITS], 16)
+        if number == before:
+            return
+        found: list[Commit] = []
+        if before is not None:
+            since = self._since()
+            found = reports.run_with_timeout(lambda: commit_reports.recent_of_all(since), MAX_QUERY_SECONDS)
+        waits.follow(waits.SETTINGS, before, number, found, self._clock.now(), self._times)
+
+    def _since(self) -> int:
+        """The time of the oldest upload whose commit is reported anew."""
+        return self._clock.now() - int(self._config.server.outbox.max_age * _MICROSECONDS)
 
     async def watch(self) -> None:
         """Follows, for ever."""
@@ -75,6 +100,7 @@ class ReportFollower:
         while is_more:
             found, is_more = await self._run(self._follow_some)
             changed |= found
+            is_more |= await self._run(self._follow_statuses)
         now = self._clock.since_boot()
         if now >= self._forgot_at + _FORGET_SECONDS:
             longest = self._config.tracker.runs.incomplete_after
@@ -96,9 +122,9 @@ class ReportFollower:
 
     def _follow_some(self) -> tuple[set[Commit], bool]:
         """Notes the commits of some events; returns them, and whether there may be more."""
-        after = following.position(waits.SOURCE)
+        after = following.position(waits.RUNS)
         if after is None:
-            after = following.start(waits.SOURCE, self._newest())
+            after = self._position(waits.RUNS)
 
         def read() -> tuple[int, set[Commit], int]:
             updates = run_events.since(after, _BATCH)
@@ -111,8 +137,28 @@ class ReportFollower:
 
         last, commits, count = reports.run_with_timeout(read, MAX_QUERY_SECONDS)
         if count:
-            waits.follow(after, last, commits, self._clock.now(), self._times)
+            waits.follow(waits.RUNS, after, last, commits, self._clock.now(), self._times)
         return commits, count == _BATCH
+
+    def _follow_statuses(self) -> bool:
+        """Notes the newest commits of projects whose quarantined tests have changed; returns whether there may be more.
+
+        They are due after `debounce`: a policy quarantines several tests at once, and several quarantines end.
+        """
+        after = following.position(waits.STATUSES)
+        if after is None:
+            after = self._position(waits.STATUSES)
+
+        def read() -> tuple[int, set[Commit], int]:
+            changes, since = quarantine.since(after, _BATCH), self._since()
+            projects = {change.project_id for change in changes if change.changes_gate}
+            commits = {commit for id in projects for commit in commit_reports.recent(id, since)}
+            return changes[-1].id if changes else after, commits, len(changes)
+
+        last, commits, count = reports.run_with_timeout(read, MAX_QUERY_SECONDS)
+        if count:
+            waits.follow(waits.STATUSES, after, last, commits, self._clock.now(), self._times)
+        return count == _BATCH
 
     async def _look_at_all(self) -> None:
         """Reports the commits that are complete now."""
@@ -155,10 +201,19 @@ class ReportFollower:
 
     def renew(self, project_id: int) -> None:
         """The newest commits of a project are reported anew, and its forge may be requested again; in a thread."""
-        now = self._clock.now()
-        since = now - int(self._config.server.outbox.max_age * _MICROSECONDS)
+        since = self._since()
         found = reports.run_with_timeout(lambda: commit_reports.recent(project_id, since), MAX_QUERY_SECONDS)
-        waits.renew(project_id, found, now, self._times)
+        waits.renew(project_id, found, self._clock.now(), self._times)
+
+    def beside_run(self, id: int) -> Collection[Commit]:
+        """The commits whose report may change where a run is deleted; in a thread."""
+        since = self._since()
+        return reports.run_with_timeout(lambda: commit_reports.beside_run(id, since), MAX_QUERY_SECONDS)
+
+    def note(self, commits: Collection[Commit]) -> None:
+        """The report of these commits may have changed; in a thread."""
+        with store.atomic():
+            waits.note(commits, self._clock.now(), self._times)
 
 
 def find_report(config: Config, project_id: int, commit: str, now: int) -> CommitReport | str:
