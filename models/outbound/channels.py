@@ -184,6 +184,12 @@ def _place(id: str, name: str) -> str:
     return f"channel {id} {name}"
 
 
+def name_of(target: str, channels: Mapping[str, Channel]) -> str:
+    """The name of the target of a message: that of its channel, where it is one. `channels` are by id."""
+    channel = channels.get(target.partition(":")[2])
+    return channel.name if channel else target
+
+
 def by_name(channels: Sequence[Channel]) -> dict[str, str]:
     """By project and id, and by project and name, the id of each channel that is enabled."""
     found = {}

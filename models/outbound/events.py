@@ -167,5 +167,14 @@ def of_token(token: ExpiringToken, now: int) -> Event:
 
 def of_dead_delivery(target: str, at: int, error: str | None, project_id: int | None) -> Event:
     """The event that a message could not be delivered."""
-    title = f"a message to {target} could not be delivered: {error or 'no reason given'}"
+    return _dead(target, at, f"a message to {target} could not be delivered: {error or 'no reason given'}", project_id)
+
+
+def of_dropped(target: str, at: int, count: int, project_id: int | None) -> Event:
+    """The event that a full outbox has dropped messages."""
+    what = "a message" if count == 1 else f"{count} messages"
+    return _dead(target, at, f"{what} to {target} could not be delivered: the outbox was full", project_id)
+
+
+def _dead(target: str, at: int, title: str, project_id: int | None) -> Event:
     return Event("delivery.dead", f"delivery:{target}", at, title, "/notifications", project_id=project_id)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from models.config.settings import Outbox
-from models.outbound import outbox, states
+from models.outbound import dropped, outbox, states
 from models.outbound.channels import Channel, by_name
+from models.outbound.dropped import Dropped
 from models.outbound.events import Event
 from models.outbound.rules import Rule
 from models.outbound.tables import store
@@ -91,6 +92,15 @@ def note(event: Event, rules: Sequence[Rule], now: int) -> None:
     """Notes an event that no source has."""
     with store.atomic():
         states.apply(rules, event, now)
+
+
+def note_dropped(read: Callable[[Dropped], Event], rules: Sequence[Rule], now: int) -> None:
+    """Notes that a full outbox has dropped messages, where that is to be reported."""
+    if dropped.next_at() is None:
+        return
+    with store.atomic():
+        for one in dropped.take(now):
+            states.apply(rules, read(one), now)
 
 
 def flush(rules: Sequence[Rule], channels: Sequence[Channel], now: int, limits: Outbox) -> tuple[int, int | None]:

@@ -16,7 +16,7 @@ from attrs import field, frozen
 
 from models.config import settings
 from models.errors import Conflict, NotFound
-from models.outbound import queries
+from models.outbound import dropped, queries
 from models.outbound.tables import OUTBOX_CHANNEL, store
 
 State = Literal["PENDING", "DONE", "DEAD", "SUPERSEDED"]
@@ -132,13 +132,20 @@ def _make_room(now: int, most: int) -> None:
     surplus = int(store.execute_sql(queries.COUNT).fetchone()[0]) - most
     if surplus <= 0:
         return
-    dropped = store.execute_sql(queries.DROP_DONE, {"surplus": surplus, "now": now}).rowcount
-    for _ in range(surplus - dropped):
+    deleted = store.execute_sql(queries.DROP_DONE, {"surplus": surplus, "now": now}).rowcount
+    for _ in range(surplus - deleted):
         row = store.execute_sql(queries.LARGEST_TARGET, {"now": now}).fetchone()
         if row is None:
             return  # the others are being sent
         values = {"target": row[0], "now": now, "error": "the outbox was full (server.outbox.max-rows)"}
-        store.execute_sql(queries.KILL_OLDEST, values)  # these stay until the next message, to be seen
+        kind, project_id, payload = store.execute_sql(queries.KILL_OLDEST, values).fetchone()  # stays, to be seen
+        if not is_dead_report(kind, json.loads(payload)):
+            dropped.record(row[0], project_id, now)
+
+
+def is_dead_report(kind: str, content: Mapping[str, Any]) -> bool:
+    """Whether a message reports others that were given up: it is not reported itself."""
+    return kind == "notify" and content.get("type") == "delivery.dead"
 
 
 def claim(now: int, owner: str, most: int, busy: Collection[str] = ()) -> list[Delivery]:

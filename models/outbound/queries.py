@@ -26,7 +26,8 @@ LARGEST_TARGET = f"""
     GROUP BY target ORDER BY count(*) DESC, target LIMIT 1"""  # noqa: S608
 KILL_OLDEST = f"""
     UPDATE outbox SET state = 'DEAD', done_at = :now, error = :error, lease_until = NULL, lease_owner = NULL
-    WHERE id = (SELECT min(id) FROM outbox WHERE state = 'PENDING' AND target = :target AND {_IS_UNLEASED})"""  # noqa: S608
+    WHERE id = (SELECT min(id) FROM outbox WHERE state = 'PENDING' AND target = :target AND {_IS_UNLEASED})
+    RETURNING kind, project_id, payload"""  # noqa: S608
 
 _IS_FREE = "target NOT IN (SELECT target FROM outbox WHERE lease_until > :now)"
 """Whether the target of a row has no lease; the few leases are read once, not for each row."""

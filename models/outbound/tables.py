@@ -58,6 +58,10 @@ STEPS = [
         "CREATE TABLE forge_comment_refusal (project_id INTEGER PRIMARY KEY, reason TEXT NOT NULL,"
         " created_at INTEGER NOT NULL)",
     ],
+    [
+        "CREATE TABLE dropped (target TEXT NOT NULL, project_id INTEGER NOT NULL, count INTEGER NOT NULL,"
+        " last_at INTEGER NOT NULL, reported_at INTEGER, PRIMARY KEY (target, project_id))",
+    ],
 ]
 """`forge_wait`: commits that are to be reported to their forge (`forge_reports/waits.py`)."""
 

@@ -16,7 +16,7 @@ from models.config.settings import Config
 from models.errors import Unavailable
 from models.json_format import rfc3339
 from models.outbound import events, following, outbox
-from models.outbound.channels import Channel
+from models.outbound.channels import Channel, name_of
 from models.outbound.outbox import FORGE_COMMENT, FORGE_STATUS, Delivery, Outcome
 from models.outbound.tables import FILE, store
 from models.storage.store import MAX_QUERY_SECONDS
@@ -84,8 +84,13 @@ class Core:
         from supervisor.tracker.forge_reports.report_follower import ReportFollower
         from supervisor.tracker.forge_reports.reporter import Reporter
 
-        self.reports = ReportFollower(self._config, self._clock, self.run, self.dispatcher.wake)
+        self.reports = ReportFollower(self._config, self._clock, self.run, self._on_added)
         self._reporter = Reporter(self._config, self._clock, self.run, self._secrets, self.reports.look_again)
+
+    def _on_added(self) -> None:
+        """Reports of commits are in the outbox, which may have dropped others."""
+        self.dispatcher.wake()
+        self.follower.wake()
 
     def load(self) -> None:
         """Ends leases of an earlier process, and reads channels, rules and positions; in a thread."""
@@ -131,11 +136,9 @@ class Core:
 
     def _report_dead(self, delivery: Delivery) -> None:
         """Reports what is given up, unless it was such a report itself; in the transaction that gives it up."""
-        if delivery.kind == "notify" and delivery.content["type"] == "delivery.dead":
+        if outbox.is_dead_report(delivery.kind, delivery.content):
             return
-        now = self._clock.now()
-        channel = self.notifier.channels.get(delivery.target.partition(":")[2])
-        target = channel.name if channel else delivery.target
+        now, target = self._clock.now(), name_of(delivery.target, self.notifier.channels)
         event = events.of_dead_delivery(target, now, delivery.error, delivery.project_id)
         following.note(event, list(self.notifier.rules.values()), now)
 

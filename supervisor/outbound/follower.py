@@ -17,7 +17,9 @@ from attrs import evolve
 from models.accounts import accounts
 from models.config.settings import Config
 from models.errors import Problem
-from models.outbound import events, following, run_verdicts
+from models.outbound import dropped, events, following, run_verdicts
+from models.outbound.channels import name_of
+from models.outbound.dropped import Dropped
 from models.outbound.events import Event
 from models.outbound.rules import matches
 from models.storage.sqlite import Either, SqliteStore
@@ -141,8 +143,14 @@ class Follower:
 
     def _flush(self) -> tuple[int, int | None]:
         notifier, now = self._notifier, self._clock.now()
-        limits = self._config.server.outbox
-        return following.flush(list(notifier.rules.values()), list(notifier.channels.values()), now, limits)
+        limits, rules = self._config.server.outbox, list(notifier.rules.values())
+
+        def event(one: Dropped) -> Event:
+            return events.of_dropped(name_of(one.target, notifier.channels), now, one.count, one.project_id)
+
+        following.note_dropped(event, rules, now)
+        added, due = following.flush(rules, list(notifier.channels.values()), now, limits)
+        return added, min((at for at in (due, dropped.next_at()) if at is not None), default=None)
 
     def _follow_some(self) -> bool:
         """Notes some of the events; returns whether there may be more."""

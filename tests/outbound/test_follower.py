@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import records
-from outbound_stores import LIMITS, NOW, FixedClock, in_store, open_outbox, run_in_thread
+from attrs import evolve
+from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, open_outbox, run_in_thread, written
 
 from models.config.settings import Config, NotifyRule
 from models.errors import TimedOut
-from models.outbound import following, outbox, run_verdicts
+from models.outbound import dropped, following, outbox, run_verdicts
 from models.outbound.channels import Channel, Settings
 from models.outbound.events import Event
+from models.outbound.outbox import Message
 from models.outbound.rules import SERVER, Rule
 from models.supervision.process import Seconds
 from models.tracker.tables import Run
@@ -118,6 +120,42 @@ def test_what_is_due_is_sent_though_others_cannot_be_read(
     with pytest.raises(TimedOut):
         asyncio.run(one._round())
     assert titles() == ["web crashed"]
+
+
+def fill(target: str, count: int, type: str = "process.crashed", now: int = NOW) -> None:
+    """Adds messages to an outbox that has room for three."""
+    payload = {"type": type, "data": {"title": f"to {target}"}}
+    for _ in range(count):
+        written(lambda: outbox.add([Message("notify", target, payload)], now, evolve(LIMITS, max_rows=3)))
+
+
+def test_what_a_full_outbox_drops_is_reported_once_in_a_window_for_each_target(one: Follower) -> None:
+    clock = FixedClock()
+    one._clock = clock
+    fill("channel:ch", 5)
+    assert asyncio.run(one._round()) is None
+    (report,) = (title for title in titles() if "outbox" in title)
+    assert report == "2 messages to team could not be delivered: the outbox was full"
+    fill("channel:ch", 4)
+    assert asyncio.run(one._round()) == dropped.WINDOW_SECONDS
+    assert [title for title in titles() if "outbox" in title] in ([], [report])  # it may be dropped too
+    clock.time += dropped.WINDOW_SECONDS * SECOND
+    assert asyncio.run(one._round()) is None
+    (again,) = (title for title in titles() if "outbox" in title and title != report)
+    assert again.endswith("messages to team could not be delivered: the outbox was full")
+
+
+def test_a_dropped_report_of_what_was_dropped_is_not_reported(one: Follower) -> None:
+    fill("channel:ch", 9, "delivery.dead")
+    assert in_store(dropped.next_at) is None
+    fill("channel:ch", 1)
+    assert in_store(dropped.next_at) is None, "the oldest was dropped"
+
+
+def test_what_was_dropped_while_no_rule_reported_it_is_forgotten(one: Follower) -> None:
+    fill("channel:ch", 5, now=NOW - 2 * 3600 * SECOND)
+    assert asyncio.run(one._round()) is None
+    assert [title for title in titles() if "outbox" in title] == []
 
 
 def test_an_idle_node_of_several_sleeps(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from attrs import evolve
 from outbound_stores import LIMITS, NOW, SECOND, in_store, open_outbox, written
 
 from models.errors import Conflict, NotFound
-from models.outbound import outbox
+from models.outbound import dropped, outbox
+from models.outbound.dropped import Dropped
 from models.outbound.outbox import Delivery, Message, Outcome, State
 
 HOUR = 3600 * SECOND
@@ -210,7 +211,13 @@ def test_a_full_outbox_drops_what_is_done_then_the_oldest_of_the_largest_target(
     assert state(small) == "PENDING", "a target that is flooded takes no room from another"
     dead = next(row for row in rows if row.state == "DEAD")
     assert dead.error == "the outbox was full (server.outbox.max-rows)"
-    assert [row.id for row in rows if row.state == "PENDING" and row.target == "flood"] == flood[:-10:-1]
+    pending = [row.id for row in rows if row.state == "PENDING" and row.target == "flood"]
+    assert pending == flood[:-10:-1]
+    assert written(lambda: dropped.take(NOW)) == [Dropped("flood", None, len(flood) - len(pending))]
+    add("flood", most=10)
+    window = dropped.WINDOW_SECONDS * SECOND
+    assert (written(lambda: dropped.take(NOW)), in_store(dropped.next_at)) == ([], NOW + window)
+    assert written(lambda: dropped.take(NOW + window)) == [Dropped("flood", None, 1)]
 
 
 def test_a_full_outbox_spares_what_is_being_sent() -> None:
