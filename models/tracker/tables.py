@@ -480,7 +480,6 @@ _REPORTS = ("enabled INTEGER", "statuses TEXT", "context TEXT", "comment TEXT", 
 STEPS.append([f"ALTER TABLE project ADD COLUMN forge_reports_{column}" for column in _REPORTS])
 
 STEPS.append(IDENTITIES)
-
 _SUMMARY = (
     "runs INTEGER NOT NULL, failures INTEGER NOT NULL, flaky INTEGER NOT NULL, unreliable INTEGER NOT NULL,"
     " median_us INTEGER, growth_us INTEGER, last_failure_at INTEGER, recoveries INTEGER NOT NULL,"
