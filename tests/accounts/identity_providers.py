@@ -72,11 +72,14 @@ class RealProvider:
 
 @contextlib.contextmanager
 def real_provider(
-    algorithm: str = "RS256", auth: str = "client_secret_basic", claims_in: str = "id_token"
+    algorithm: str = "RS256",
+    auth: str = "client_secret_basic",
+    claims_in: str = "id_token",
+    callback: str = CALLBACK,
 ) -> Iterator[RealProvider]:
     require("node", "npm", OIDC_PROVIDER)
     options = {
-        "redirectUri": CALLBACK, "clientId": CLIENT_ID, "secret": SECRET, "algorithm": algorithm, "auth": auth,
+        "redirectUri": callback, "clientId": CLIENT_ID, "secret": SECRET, "algorithm": algorithm, "auth": auth,
         "claimsIn": claims_in,
     }  # fmt: skip
     script = ROOT / "tests" / "accounts" / "oidc_provider.mjs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -53,9 +54,16 @@ def test_a_person_logs_in_and_gets_an_account(server: Server, provider: RealProv
     cookie = str(answer.headers["Set-Cookie"])
     assert {"HttpOnly", "SameSite=Lax", "Max-Age=43200"} <= {part.strip() for part in cookie.split(";")}
     assert browser.me() == ("ann", "USER")
-    log = server.log.read_text()
-    assert "accounts: created the user ann (USER), as reported" in log
-    assert f"accounts: ann logged in, from {browser.address}" in log
+    lines = "created the user ann (USER), as reported", f"ann logged in, from {browser.address}"
+    wait_for(lambda: all(f"accounts: {line}" in server.log.read_text() for line in lines))
+
+
+def test_first_logins_at_once_make_one_account(server: Server, provider: RealProvider) -> None:
+    provider.log_in("s-many", "many", "dev")
+    browsers = [Browser(server) for _ in range(6)]
+    with ThreadPoolExecutor(6) as people:
+        assert [answer.status for answer in people.map(Browser.log_in, browsers)] == [303] * 6
+    assert {browser.me() for browser in browsers} == {("many", "USER")}
 
 
 @pytest.mark.parametrize("algorithm", ["PS256", "ES256"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import jwt
 import pytest
-from conftest import Serve, Server
+from conftest import Serve, Server, wait_for
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from http_checks import running_server
 from identity_providers import (
@@ -299,7 +299,7 @@ def test_a_provider_that_does_not_answer_delays_nothing_else(serve: Serve, place
             double.responses[place] = double.hang
             assert browser.request(f"{CALLBACK}?code=c&state={sent['state']}").status == 504
             assert browser.me() == 401
-            assert "a login by the identity provider failed" in server.log.read_text()
+            wait_for(lambda: "a login by the identity provider failed" in server.log.read_text())
         assert server.get("/healthz").status == 200
         assert place in double.requests
 

@@ -6,10 +6,11 @@ import contextlib
 import http.client
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from conftest import Serve, Server, Stream
+from conftest import Serve, Server, Stream, wait_for
 from http_checks import read_response, running_server
 from users import FormClient, bearer, cookie, create_session, create_token, ensure_user, open_accounts, post_form
 
@@ -49,8 +50,14 @@ def from_address(server: Server, address: str, headers: dict[str, str]) -> int:
 def test_an_unknown_account_is_created_at_its_first_request(server: Server) -> None:
     assert me(server, {USER: "ann"}) == ("ann", "USER")
     assert me(server, {"x-remote-user": " ann "}) == ("ann", "USER")
-    assert "accounts: created the user ann (USER), as reported" in server.log.read_text()
+    wait_for(lambda: "accounts: created the user ann (USER), as reported" in server.log.read_text())
     assert post_form(server, "/login", username="ann", password="!").status == 401, "it has no password"
+
+
+def test_first_requests_at_once_make_one_account(server: Server) -> None:
+    with ThreadPoolExecutor(8) as people:
+        found = list(people.map(lambda _: me(server, {USER: "many", GROUPS: "ops"}), range(8)))
+    assert set(found) == {("many", "ADMIN")}
 
 
 def test_the_name_may_have_any_letters(server: Server) -> None:
