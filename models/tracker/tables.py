@@ -478,7 +478,6 @@ quarantined because too many are."""
 
 _REPORTS = ("enabled INTEGER", "statuses TEXT", "context TEXT", "comment TEXT", "untrusted TEXT")
 STEPS.append([f"ALTER TABLE project ADD COLUMN forge_reports_{column}" for column in _REPORTS])
-
 STEPS.append(IDENTITIES)
 _SUMMARY = (
     "runs INTEGER NOT NULL, failures INTEGER NOT NULL, flaky INTEGER NOT NULL, unreliable INTEGER NOT NULL,"
