@@ -24,7 +24,10 @@ from models.tracker.reports.base import FAILING
 from models.tracker.tables import reports
 
 BATCH_RESULTS = 250
-_TESTS_AT_ONCE = 50
+MAX_RUNS_OF_COMMIT = 50
+"""The newest runs of a commit in which failures are looked for that a passing result makes flaky."""
+MAX_RESULTS = 2_000
+"""The newest results of a test from which it is counted again."""
 
 _COLUMNS = tuple(field.name for field in attrs.fields(Summary))
 _POSITION = "SELECT coalesce(max(position), 0) FROM backfill WHERE name = 'insights'"
@@ -41,17 +44,15 @@ _NEXT = f"""
     SELECT c.project_id, {_RESULT} FROM (SELECT id, test_id, run_id, report_id, suite_id, status, flaky, duration_ms
         FROM result WHERE id > :position ORDER BY id LIMIT :limit) AS r
     {_JOINED} ORDER BY r.id"""  # noqa: S608 (constants)
-_OF_TESTS = f"""
-    SELECT {_RESULT} FROM result r {_JOINED} WHERE r.test_id IN (SELECT value FROM json_each(:tests))
-    AND c.project_id = :project AND r.id <= :position AND r.status <> {SKIPPED} ORDER BY r.id"""  # noqa: S608 (constants)
+_OF_TEST = f"""
+    SELECT {_RESULT} FROM (SELECT id, test_id, run_id, report_id, suite_id, status, flaky, duration_ms FROM result
+        WHERE test_id = :test ORDER BY run_id DESC, id DESC LIMIT {MAX_RESULTS}) AS r
+    {_JOINED} WHERE c.project_id = :project AND r.id <= :position AND r.status <> {SKIPPED} ORDER BY r.id"""  # noqa: S608
 OF_RUNS = f"""
     SELECT {_RESULT} FROM result r {_JOINED} WHERE r.run_id IN (SELECT value FROM json_each(:runs))
     AND r.status <> {SKIPPED} ORDER BY r.test_id, r.id"""  # noqa: S608 (constants)
 _SCOPES = "SELECT branch, flag, id, complete FROM insight_scope WHERE project_id = ?"
 _ADD_SCOPE = "INSERT INTO insight_scope (project_id, branch, flag, complete) VALUES (?, ?, ?, ?) RETURNING id"
-_COUNTED_BEFORE = f"""
-    SELECT 1 FROM run c CROSS JOIN result r ON r.run_id = c.id WHERE c.project_id = :project AND c.branch = :branch
-    AND c.flag = coalesce(:flag, c.flag) AND r.id <= :position AND r.status <> {SKIPPED} LIMIT 1"""  # noqa: S608
 _BASE = "SELECT coalesce(base_branch, ?) FROM project WHERE id = ?"
 _SUMMARIES = f"""
     SELECT test_id, {", ".join(_COLUMNS)} FROM insight
@@ -62,13 +63,14 @@ _SET = f"""
     {", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)}"""  # noqa: S608 (constants)
 _DELETE = """
     DELETE FROM insight WHERE test_id = :test
-    AND scope_id IN (SELECT id FROM insight_scope WHERE project_id = :project)
+    AND scope_id IN (SELECT id FROM insight_scope WHERE project_id = :project AND complete = 1)
     AND scope_id NOT IN (SELECT value FROM json_each(:kept))"""
 _SUBTRACT = "UPDATE insight SET runs = runs - ? WHERE scope_id = ? AND test_id = ?"
 _FAILED_ELSEWHERE = f"""
-    SELECT DISTINCT r.test_id FROM run c CROSS JOIN result r ON r.run_id = c.id
-    WHERE c.project_id = :project AND c.commit_sha = :commit AND c.flag = :flag AND c.id <> :run
-    AND r.status IN {FAILING} AND r.test_id IN (SELECT value FROM json_each(:tests))"""  # noqa: S608 (constants)
+    SELECT DISTINCT r.test_id FROM (SELECT id FROM run WHERE project_id = :project AND commit_sha = :commit
+        AND flag = :flag AND id <> :run ORDER BY id DESC LIMIT {MAX_RUNS_OF_COMMIT}) AS c
+    CROSS JOIN json_each(:tests) CROSS JOIN result r ON r.test_id = value AND r.run_id = c.id
+    WHERE r.status IN {FAILING}"""  # noqa: S608 (constants)
 _DUE = "SELECT test_id, project_id FROM insight_due ORDER BY project_id, test_id LIMIT ?"
 _REMOVE_DUE = "DELETE FROM insight_due WHERE test_id = ? AND project_id = ?"
 _ADD_DUE = "INSERT INTO insight_due (test_id, project_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
@@ -98,25 +100,25 @@ Scope = tuple[str | None, str | None]
 
 @frozen
 class _Scopes:
-    """The scopes of a project in which summaries are kept: their ids, None for one that is not complete."""
+    """The scopes of a project in which summaries are kept: their ids, None for one that is not complete.
+
+    Each branch has one, of any flag. It is complete if it was the base branch when its first result was counted.
+    """
 
     project: int
     base: str
-    position: int
     ids: dict[Scope, int | None]
 
     def of(self, result: Result) -> list[int]:
         """The ids of the scopes that a result belongs to; makes those that are missing."""
         flag, branch = result.flag, result.branch
         found = [self._id(None, None), self._id(None, flag)]
-        if branch is not None and (branch == self.base or self.ids.get((branch, None)) is not None):
-            found += [self._id(branch, None), self._id(branch, flag)]
+        if branch is not None and (whole := self._id(branch, None, branch == self.base)) is not None:
+            found += [whole, self._id(branch, flag)]
         return [id for id in found if id is not None]
 
-    def _id(self, branch: str | None, flag: str | None) -> int | None:
+    def _id(self, branch: str | None, flag: str | None, complete: bool = True) -> int | None:
         if (branch, flag) not in self.ids:
-            values = {"project": self.project, "branch": branch, "flag": flag, "position": self.position}
-            complete = branch is None or reports.execute_sql(_COUNTED_BEFORE, values).fetchone() is None
             row = reports.execute_sql(_ADD_SCOPE, (self.project, branch, flag, int(complete))).fetchone()
             self.ids[branch, flag] = row[0] if complete else None
         return self.ids[branch, flag]
@@ -140,14 +142,14 @@ def count_some(base_branch: str, batch: int = BATCH_RESULTS) -> bool:
         if rows:
             end = int(rows[-1][1])
             for project, results in _by_project(rows).items():
-                _count(_scopes(project, base_branch, start), results, end)
+                _count(_scopes(project, base_branch), results, end)
             reports.execute_sql(_SET_POSITION, (end,))
         due = reports.execute_sql(_DUE, (batch,)).fetchall()
         projects = defaultdict[int, list[int]](list)
         for test, project in due:
             projects[project].append(test)
         for project, tests in projects.items():
-            _recount(_scopes(project, base_branch, position()), tests, position())
+            _recount(_scopes(project, base_branch), tests, position())
         reports.write_many(_REMOVE_DUE, due)
     return bool(rows or due)
 
@@ -174,11 +176,11 @@ def _by_project(rows: Iterable[Sequence[Any]]) -> Mapping[int, Sequence[Result]]
     return found
 
 
-def _scopes(project_id: int, base_branch: str, counted: int) -> _Scopes:
+def _scopes(project_id: int, base_branch: str) -> _Scopes:
     known = reports.execute_sql(_SCOPES, (project_id,)).fetchall()
     base = reports.execute_sql(_BASE, (base_branch, project_id)).fetchone()
     ids = {(branch, flag): id if complete else None for branch, flag, id, complete in known}
-    return _Scopes(project_id, base[0] if base else base_branch, counted, ids)
+    return _Scopes(project_id, base[0] if base else base_branch, ids)
 
 
 def _count(scopes: _Scopes, results: Sequence[Result], end: int) -> None:
@@ -234,23 +236,19 @@ def store_summaries(changed: Iterable[tuple[int, int, Summary]]) -> None:
 
 def _recount(scopes: _Scopes, tests: Sequence[int], until: int) -> None:
     """Counts tests of a project again, from all their results up to the id `until`."""
-    for start in range(0, len(tests), _TESTS_AT_ONCE):
-        chunk = tests[start : start + _TESTS_AT_ONCE]
-        found = dict[int, dict[int, list[Result]]]()
-        for result in results_of(chunk, scopes.project, until):
+    for test in tests:
+        found = defaultdict[int, list[Result]](list)
+        for result in results_of(test, scopes.project, until):
             for scope in scopes.of(result):
-                found.setdefault(result.test_id, {}).setdefault(scope, []).append(result)
-        for test in chunk:
-            kept = found.get(test, {})
-            values = {"test": test, "project": scopes.project, "kept": json.dumps([*kept])}
-            reports.execute_sql(_DELETE, values)
-            store_summaries((scope, test, summary_of(results)) for scope, results in kept.items())
+                found[scope].append(result)
+        reports.execute_sql(_DELETE, {"test": test, "project": scopes.project, "kept": json.dumps([*found])})
+        store_summaries((scope, test, summary_of(results)) for scope, results in found.items())
 
 
-def results_of(tests: Sequence[int], project: int, until: int) -> Sequence[Result]:
-    """The results of tests of a project that are not skipped, up to the id `until`, by id."""
-    values = {"tests": json.dumps([*tests]), "project": project, "position": until}
-    return [Result._make(row) for row in reports.execute_sql(_OF_TESTS, values)]
+def results_of(test: int, project: int, until: int) -> Sequence[Result]:
+    """The newest results of a test of a project that are not skipped, up to the id `until`, by id."""
+    values = {"test": test, "project": project, "position": until}
+    return [Result._make(row) for row in reports.execute_sql(_OF_TEST, values)]
 
 
 def begin_after(last_result: int) -> None:
@@ -266,7 +264,7 @@ def on_results_deleted(ids: Collection[int]) -> None:
     until = position()
     rows = reports.execute_sql(_REMOVED, {"ids": json.dumps([*ids]), "position": until})
     for project, results in _by_project(rows).items():
-        _subtract(_scopes(project, "", until), results)
+        _subtract(_scopes(project, ""), results)
 
 
 def _subtract(scopes: _Scopes, results: Sequence[Result]) -> None:
