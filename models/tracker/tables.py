@@ -479,19 +479,17 @@ quarantined because too many are."""
 _REPORTS = ("enabled INTEGER", "statuses TEXT", "context TEXT", "comment TEXT", "untrusted TEXT")
 STEPS.append([f"ALTER TABLE project ADD COLUMN forge_reports_{column}" for column in _REPORTS])
 STEPS.append(IDENTITIES)
-_SUMMARY = (
-    "runs INTEGER NOT NULL, failures INTEGER NOT NULL, flaky INTEGER NOT NULL, unreliable INTEGER NOT NULL,"
-    " median_us INTEGER, growth_us INTEGER, last_failure_at INTEGER, recoveries INTEGER NOT NULL,"
-    " recovery_us INTEGER NOT NULL, is_red INTEGER NOT NULL, floor INTEGER NOT NULL, mark INTEGER NOT NULL,"
-    " marked INTEGER NOT NULL, sample TEXT NOT NULL"
-)
+
+_COUNTS = ("runs", "failures", "flaky", "unreliable", "recoveries", "recovery_us", "is_red", "floor", "mark", "marked")
+_SUMMARY = ", ".join(f"{count} INTEGER NOT NULL" for count in _COUNTS)
 STEPS.append(
     [
         "CREATE TABLE insight_scope (id INTEGER PRIMARY KEY AUTOINCREMENT, project_id INTEGER NOT NULL"
         " REFERENCES project ON DELETE CASCADE, branch TEXT, flag TEXT, complete INTEGER NOT NULL)",
         "CREATE INDEX insight_scope_of_project ON insight_scope (project_id)",
         "CREATE TABLE insight (scope_id INTEGER NOT NULL REFERENCES insight_scope ON DELETE CASCADE,"
-        f" test_id INTEGER NOT NULL, {_SUMMARY}, PRIMARY KEY (scope_id, test_id)) WITHOUT ROWID",
+        " test_id INTEGER NOT NULL, median_us INTEGER, growth_us INTEGER, last_failure_at INTEGER,"
+        f" {_SUMMARY}, sample TEXT NOT NULL, PRIMARY KEY (scope_id, test_id)) WITHOUT ROWID",
         "CREATE TABLE insight_due (project_id INTEGER NOT NULL REFERENCES project ON DELETE CASCADE,"
         " test_id INTEGER NOT NULL, PRIMARY KEY (project_id, test_id)) WITHOUT ROWID",
     ]
