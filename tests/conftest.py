@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ IS_PROOF = os.environ.get("PILOTHOUSE_PROOF") == "1"
 """Whether tests make their long rounds and try every view (`make proof`)."""
 _RANDOM = random.SystemRandom()
 """Hypothesis seeds the generator of the module `random` with the same number in each worker."""
+_GIVEN_PORTS: deque[int] = deque(maxlen=1000)
 DATABASES: dict[Path, str] = {}
 """Data directory -> URL of the PostgreSQL database that replaces its file."""
 
@@ -99,9 +100,17 @@ def wait_for(what: Callable[[], Any], timeout: float = TIMEOUT_SECONDS, about: s
 
 
 def free_port() -> int:
-    """A free port below the range of outgoing connections: it stays free while a server is restarted."""
+    """A free port below the range of outgoing connections: it stays free while a server is restarted.
+
+    Each worker of xdist has ports of its own, and none is returned twice: a port is bound long after it was tried.
+    """
+    worker, workers = (os.environ.get(f"PYTEST_XDIST_WORKER{suffix}", "") for suffix in ("", "_COUNT"))
+    step, first = int(workers or 1), int(worker.removeprefix("gw") or 0)
     while True:
-        port = _RANDOM.randrange(20_000, 30_000)
+        port = _RANDOM.randrange(20_000 + first, 30_000, step)
+        if port in _GIVEN_PORTS:
+            continue
+        _GIVEN_PORTS.append(port)
         with socket.socket() as candidate, contextlib.suppress(OSError):
             candidate.bind(("127.0.0.1", port))
             return port
@@ -256,15 +265,29 @@ class Server:
         )
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The history of one process, oldest first (the first hundred)."""
+        """The history of one process, oldest first."""
         path = f"/api/v1/events/by-process/{quote(name, safe='')}?size=100&sortBy=id&sortDirection=asc"
-        answer = self.get(path)
-        assert answer.status in (200, 404), answer
-        return list(answer.json["content"]) if answer.status == 200 else []
+        found: list[dict[str, Any]] = []
+        while True:
+            answer = self.get(f"{path}&page={len(found) // 100}")
+            assert answer.status in (200, 404), answer
+            if answer.status == 404:
+                return found
+            found += answer.json["content"]
+            if answer.json["last"] or len(found) % 100:
+                return found
 
     def new_statuses(self, name: str) -> list[str]:
         """The new statuses of one process, oldest first."""
         return [event["newStatus"] for event in self.events(name)]
+
+    def send(self, verb: str, name: str) -> http.client.HTTPConnection:
+        """Has the server begin to start, stop or restart one process; the caller reads the response, and closes."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", f"/api/v1/processes/{verb}/{quote(name, safe='')}")
+        for _ in range(3):  # it reads and dispatches requests in the order in which they come
+            assert self.get("/healthz").status == 200
+        return connection
 
     def stream(self, path: str, **headers: str) -> Stream:
         return Stream(self.port, path, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -322,8 +345,15 @@ def children_of(data: Path, with_helm: bool = False) -> list[int]:
 
 def launcher_of(server: int) -> int:
     """The pid of the process with which a server starts children."""
-    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-    return next(int(pid) for pid in children if b"launcher_process" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+    def found() -> int | None:
+        for pid in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+            with contextlib.suppress(OSError):  # a child that has ended meanwhile
+                if b"launcher_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return int(pid)
+        return None
+
+    return int(wait_for(found, about="a launcher"))
 
 
 def instance_of(data: Path) -> str | None:
@@ -356,7 +386,7 @@ def tags_by_pid() -> dict[int, str]:
 def _environment(process: Path) -> bytes:
     """The environment of a process. It is empty for a moment after the process has executed its command."""
     content = b""
-    for _ in range(20):
+    for _ in range(100):
         content = (process / "environ").read_bytes()
         if content or not os.readlink(process / "exe"):
             break
