@@ -132,7 +132,8 @@ def test_a_stop_with_every_kind_of_work_under_way_ends_in_its_time(
             ),
         }
         wait_for(lambda: cluster.ask("GET", f"/api/v1/namespaces/{namespace}/pods")["items"])
-        wait_for(lambda: sum(tag.endswith("\x01helm") for tag in tags_by_pid().values()) >= 2)
+        of_helm = f"{instance_of(server.data)}:0:\x01helm"
+        wait_for(lambda: list(tags_by_pid().values()).count(of_helm) >= 2)
         stopped = stop_workers(server)
         assert len(stopped) == 2
         jobs["upload"] = threads.submit(

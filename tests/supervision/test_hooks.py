@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Answer, Serve, Server, is_alive, tags_by_pid, wait_for
+from conftest import Answer, Serve, Server, instance_of, is_alive, tags_by_pid, wait_for
 from requirements import ROOT_USER
 
 KINDS = ("start-pre", "start-post", "stop-pre", "stop-post")
@@ -202,7 +202,10 @@ def test_no_hook_remains_after_kill_9_of_the_server(server: Server) -> None:
     server.until("in-stop-post", "stopped")
     for kind in KINDS:
         server.do("stop", f"in-{kind}")
-    assert [tag for tag in tags_by_pid().values() if tag.partition(":")[2].startswith("0:in-")] == []
+    of_hooks = f"{instance_of(server.data)}:0:in-"
+    wait_for(
+        lambda: not [tag for tag in tags_by_pid().values() if tag.startswith(of_hooks)], about="the end of all hooks"
+    )
 
 
 def test_sigterm_of_the_server_ends_all_hooks(server: Server) -> None:
