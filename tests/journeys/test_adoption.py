@@ -151,7 +151,8 @@ def test_child_whose_first_thread_has_ended_is_adopted(serve: Serve, is_stored: 
     server.start()
     assert server.until("web", "running")["pid"] == pid
     assert server.do("stop", "web").status == 200
-    assert not Path(f"/proc/{pid}").exists() or not os.listdir(f"/proc/{pid}/task")[1:]
+    with contextlib.suppress(FileNotFoundError):  # it has been reaped
+        assert not os.listdir(f"/proc/{pid}/task")[1:]
 
 
 def test_the_environment_is_that_of_a_thread_where_the_first_has_ended(
@@ -383,7 +384,7 @@ def test_pending_restart_is_made_by_the_next_server(serve: Serve) -> None:
     server = serve({"web": SLEEPER | {"restart": "on-failure", "restart-delay": "1s"}})
     server.do("start", "web")
     os.kill(server.info("web")["pid"], signal.SIGKILL)
-    until_stored(server, "web", "aborted")
+    wait_for(lambda: "aborted" in server.new_statuses("web"))
     kill_and_restart(server)
     server.until("web", "running")
     assert server.new_statuses("web") == ["starting", "running", "aborted", "starting", "running"]
@@ -417,7 +418,7 @@ def begin_to_stop(server: Server, name: str) -> None:
 
 def test_interrupted_stop_is_completed_by_the_next_server(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    server = serve({"mule": stubborn(ready) | {"stop-timeout": "1s", "restart": "always", "restart-delay": 0}})
+    server = serve({"mule": stubborn(ready) | {"stop-timeout": "3s", "restart": "always", "restart-delay": 0}})
     server.do("start", "mule")
     wait_for(ready.exists)
     pid = server.info("mule")["pid"]
@@ -455,6 +456,7 @@ def test_adopted_starting_child_is_running_after_its_start_seconds(serve: Serve)
     threading.Thread(target=request, daemon=True).start()
     pid = wait_for(lambda: server.info("slow")["pid"])
     assert server.status("slow") == "starting"
+    wait_for(lambda: tagged_pids("slow", server) == [pid], about="its command: before that it ends with the server")
     kill_and_restart(server)
     assert server.until("slow", "running")["pid"] == pid
     starting, running = server.events("slow")

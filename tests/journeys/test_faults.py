@@ -102,16 +102,16 @@ def test_supervision_continues_while_another_program_locks_the_store(serve: Serv
     with locked(server):
         pids = {server.info("crasher")["pid"]}
         before = whole_history(server)[-1]["id"]
-        start = PendingRequest(lambda: server.do("start", "web"))
-        assert is_alive(wait_for(lambda: server.info("web")["pid"]))
-        wait_for(lambda: server.status("web") == "running")
-        assert start.answer is None  # its change is not stored yet
         wait_for(lambda: server.get("/readyz").status == 503)
         assert server.get("/healthz").status == 200
         while len(pids - {None}) <= 3:
             pids.add(server.info("crasher")["pid"])
             for path in ("/api/v1/processes", "/api/v1/events", "/api/v1/events/count", "/metrics"):
                 assert server.get(path).status == 200
+        start = PendingRequest(lambda: server.do("start", "web"))
+        assert is_alive(wait_for(lambda: server.info("web")["pid"]))
+        wait_for(lambda: server.status("web") == "running")
+        assert start.answer is None  # its change is not stored yet
         assert whole_history(server)[-1]["id"] <= before + 5
     answer = start.wait()
     assert answer is not None
@@ -147,6 +147,7 @@ def test_children_are_adopted_after_a_kill_with_a_locked_store(serve: Serve) -> 
     with locked(server):
         start = PendingRequest(lambda: server.do("start", "web"))
         pid = wait_for(lambda: server.info("web")["pid"])
+        wait_for(lambda: children_of(server.data) == [pid], about="its command: before that it ends with the server")
         server.kill()
         assert start.wait() is None
     server.start()
