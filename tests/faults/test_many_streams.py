@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from conftest import wait_for
@@ -23,11 +25,21 @@ MIB_PER_STREAM = 0.01
 """The limit; the measured value is about a twentieth of it."""
 
 
+@contextlib.contextmanager
+def descriptors(most: int) -> Iterator[None]:
+    """Raises the soft limit of this process; other tests compare it with that of a server."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_streams_and_an_upload_at_once(tmp_path: Path) -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert most > STREAMS + 500, f"{STREAMS} streams need descriptors: {most} are allowed here (PILOTHOUSE_STREAMS)"
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with running_server(tmp_path, {"web": SLEEPER}, server={"max-streams": STREAMS + 10}) as server:
+    with descriptors(most), running_server(tmp_path, {"web": SLEEPER}, server={"max-streams": STREAMS + 10}) as server:
         upload_files(server, "before", ("junit", junit(CASES)))
         before, had = open_descriptors(server), resident_mib(server)
         with Listeners(server.port, "/tracker/api/v1/events", STREAMS) as listeners:
