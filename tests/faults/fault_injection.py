@@ -234,6 +234,13 @@ class FailingDisk:
         subprocess.run(["umount", "-l", str(self.folder)], check=True)
 
 
+def is_swept(temp: Path) -> bool:
+    """Whether the temporary folder of a server has nothing of a request; a folder may be swept meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return [file.name for own in temp.iterdir() for file in own.iterdir()] == [".lock"]
+    return False
+
+
 def resident_mib(server: Server) -> float:
     """The server's resident memory in MiB."""
     with open(f"/proc/{server.pid}/status") as status:

@@ -25,6 +25,7 @@ from fault_injection import (
     check_reads,
     create_records,
     fill_disk,
+    is_swept,
     send_prepared,
     small_disk,
     template_request,
@@ -73,7 +74,7 @@ def check_all_writes(server: Server, repository: WebServer) -> None:
 
 def wait_for_cleanup(server: Server, temp: Path) -> None:
     wait_for(lambda: not list((server.data / "incoming").iterdir()), about="uploads to be removed")
-    wait_for(lambda: [file.name for own in temp.iterdir() for file in own.iterdir()] == [".lock"], about="the sweep")
+    wait_for(lambda: is_swept(temp), about="the sweep")
 
 
 def test_on_a_full_disk_every_caller_gets_the_reason_and_acknowledged_data_stays(

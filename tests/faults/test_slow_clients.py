@@ -23,6 +23,7 @@ from fault_injection import (
     check_no_traceback,
     check_reads,
     create_records,
+    is_swept,
     open_descriptors,
     resident_mib,
     send_prepared,
@@ -146,8 +147,7 @@ def test_client_that_never_reads_its_response_is_disconnected(server: Server, re
         check_reads(server)
         wait_for(lambda: open_descriptors(server) <= before + 4, about="clients that do not read to be disconnected")
     assert resident_mib(server) - had < 25
-    temp = Path(str(server.folder / "temp"))
-    wait_for(lambda: [file.name for own in temp.iterdir() for file in own.iterdir()] == [".lock"], about="the folder")
+    wait_for(lambda: is_swept(server.folder / "temp"), about="the folder")
 
 
 def test_client_that_reads_slowly_gets_the_whole_response(server: Server) -> None:
