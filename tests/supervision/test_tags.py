@@ -36,7 +36,7 @@ def forge() -> Iterator[Forge]:
         rights: dict[str, Any] = {"user": uid, "group": uid, "extra_groups": []}
         process = subprocess.Popen(["sleep", "1000"], env=environ, start_new_session=True, **rights)
         started.append(process)
-        wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n")
+        wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n" and variables_of(process.pid))
         return process
 
     yield start
@@ -47,8 +47,15 @@ def forge() -> Iterator[Forge]:
 
 
 def variables_of(pid: int) -> dict[str, str]:
+    """They are empty for a moment after the process has executed its command."""
     content = Path(f"/proc/{pid}/environ").read_bytes()
     return dict(entry.decode().split("=", 1) for entry in content.split(b"\0") if entry)
+
+
+def tagged_variables(server: Server) -> dict[str, str]:
+    """The variables of the process `web`."""
+    pid = server.info("web")["pid"]
+    return dict(wait_for(lambda: variables_of(pid)))
 
 
 @pytest.mark.needs(ROOT_USER)
@@ -76,7 +83,7 @@ def test_process_with_a_forged_tag_is_not_adopted(serve: Serve, forge: Forge, us
     spec = {"command": "sleep 1000", **({} if user is None else {"user": user})}
     server = serve({"web": spec})
     assert server.do("start", "web").status == 200
-    genuine = variables_of(server.info("web")["pid"])
+    genuine = tagged_variables(server)
     os.kill(server.info("web")["pid"], signal.SIGKILL)
     server.until("web", "aborted", "failed")
     server.kill()
@@ -92,7 +99,7 @@ def test_process_with_a_forged_tag_is_not_adopted(serve: Serve, forge: Forge, us
     assert is_alive(claimed.pid)
     assert "process.tag_ignored" in [one["name"] for one in server.get("/api/v1/processes/notices").json["content"]]
     assert server.do("start", "web").status == 200
-    assert variables_of(server.info("web")["pid"])[tags.TAG_VARIABLE].split(":")[1] == "2"
+    assert tagged_variables(server)[tags.TAG_VARIABLE].split(":")[1] == "2"
 
 
 IN_A_SESSION = "sleep 1000 & echo $! > {file}.new; mv {file}.new {file}; {then}"
@@ -109,7 +116,7 @@ def test_copy_of_a_tag_in_a_session_of_others_is_ignored(serve: Serve, tmp_path:
     """A user of the process can read its tag and proof, and give them to what runs in a session of another service."""
     server = serve({"web": {"command": "sleep 1000", "user": "nobody"}})
     assert server.do("start", "web").status == 200
-    genuine = variables_of(server.info("web")["pid"])
+    genuine = tagged_variables(server)
     copied = " ".join(f"{name}={genuine[name]}" for name in (tags.TAG_VARIABLE, tags.PROOF_VARIABLE))
     script = f"env {copied} {IN_A_SESSION.format(file=tmp_path / 'pid', then='wait')}"
     with subprocess.Popen(["sh", "-c", script], start_new_session=True) as leader:
@@ -146,7 +153,7 @@ def test_tag_counts_in_a_session_of_a_tagged_process(tmp_path: Path, then: str) 
         leader.stdin.write(proof + b"\n")
         leader.stdin.close()
         pid = pid_in(tmp_path / "pid")
-        wait_for(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+        wait_for(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n" and variables_of(pid))
         if then == "exit":
             leader.wait()
         if is_child:
