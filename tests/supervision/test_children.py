@@ -227,7 +227,7 @@ if os.fork() == 0:
         time.sleep(1000)
     os._exit(0)
 os.wait()
-while not os.path.exists(sys.argv[1]):
+while not (os.path.exists(sys.argv[1]) and os.path.getsize(sys.argv[1])):
     time.sleep(0.001)
 """
 MEMBER = """
@@ -241,7 +241,7 @@ if os.fork() == 0:
     open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
     while True:
         time.sleep(1000)
-while not os.path.exists(sys.argv[1]):
+while not (os.path.exists(sys.argv[1]) and os.path.getsize(sys.argv[1])):
     time.sleep(0.001)
 """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import threading
@@ -180,7 +182,7 @@ def test_restart_with_a_missing_directory_stops_nothing(serve: Serve) -> None:
 def test_restart_reports_a_dependency_that_fails_to_start(serve: Serve) -> None:
     program = "test -e broken && exit 1; exec sleep 1000"
     server = serve({
-        "base": {"command": ["sh", "-c", program], "start-seconds": "50ms"}, "web": {**SLEEPER, "depends-on": ["base"]},
+        "base": {"command": ["sh", "-c", program], "start-seconds": "2s"}, "web": {**SLEEPER, "depends-on": ["base"]},
     })  # fmt: skip
     server.do("start", "web")
     (server.folder / "broken").touch()
@@ -193,14 +195,15 @@ def test_restart_reports_a_dependency_that_fails_to_start(serve: Serve) -> None:
 @pytest.mark.parametrize("path", ["stop/web", "stop/base", "group/stop"])
 def test_stop_cancels_all_starts_that_wait_for_a_dependency(serve: Serve, path: str) -> None:
     server = serve({"base": BASE, "web": {**SLEEPER, "depends-on": ON_HEALTHY, "start-timeout": "1h"}})
-    requested = [PendingRequest(server.do, "start", "web") for _ in range(3)]
-    server.until("base", "unhealthy")
-    wait_for(lambda: all(one.is_alive() for one in requested))
-    time.sleep(0.1)  # all of them have reached the server
-    assert server.post(f"/api/v1/processes/{path}").status == 200
-    for one in requested:
-        assert (one.answer.status, one.answer.json["code"]) == (409, "START_FAILED")
-        assert "web was stopped before it started" in one.answer.json["message"]
+    with contextlib.ExitStack() as stack:
+        requested = [stack.enter_context(contextlib.closing(server.send("start", "web"))) for _ in range(3)]
+        server.until("base", "unhealthy")
+        assert server.post(f"/api/v1/processes/{path}").status == 200
+        for one in requested:
+            response = one.getresponse()
+            answer = json.loads(response.read())
+            assert (response.status, answer["code"]) == (409, "START_FAILED")
+            assert "web was stopped before it started" in answer["message"]
     (server.folder / "well").touch()
     if path == "stop/web":
         server.until("base", "healthy")
@@ -214,7 +217,7 @@ def test_start_waits_for_the_automatic_restart_of_a_crashed_dependency(serve: Se
     })  # fmt: skip
     server.do("start", "base")
     os.kill(server.info("base")["pid"], signal.SIGKILL)
-    server.until("base", "aborted")
+    wait_for(lambda: "aborted" in server.new_statuses("base"))
     assert server.do("start", "web").status == 200
     assert server.new_statuses("base") == ["starting", "running", "aborted", "starting", "running"]
 
@@ -269,9 +272,11 @@ def test_dependencies_take_precedence_over_order(serve: Serve) -> None:
 
 
 def test_processes_of_equal_order_stop_in_parallel(serve: Serve) -> None:
-    stubborn = {"command": ["sh", "-c", "trap '' TERM; while :; do sleep 0.02; done"], "stop-timeout": "500ms"}
-    server = serve({f"stubborn{number}": stubborn for number in range(6)})
+    code = "trap '' TERM; : > $0; while :; do sleep 0.02; done"
+    names = [f"stubborn{number}" for number in range(6)]
+    server = serve({name: {"command": ["sh", "-c", code, name], "stop-timeout": "1s"} for name in names})
     server.post("/api/v1/processes/group/start")
+    wait_for(lambda: all((server.folder / name).exists() for name in names), about="all to ignore SIGTERM")
     assert server.post("/api/v1/processes/group/stop").status == 200
     changes = [change.split()[1] for change in status_changes(server)]
     assert changes[-12:-6] == ["stopping"] * 6

@@ -24,7 +24,7 @@ LIMIT = 10_000
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 15))
+    asyncio.run(asyncio.wait_for(work, 60))
 
 
 @contextlib.asynccontextmanager

@@ -343,7 +343,8 @@ def test_group_metrics_include_the_child_processes(server: Server) -> None:
         return float(max(point[field] for point in points))
 
     wait_for(lambda: highest("family", "groupCpuMax") > highest("family", "cpuMax"))
-    assert highest("family", "groupMemoryMax") > highest("family", "memoryMax") > 0
+    about = "the children, which are searched for every half minute"
+    wait_for(lambda: highest("family", "groupMemoryMax") > highest("family", "memoryMax") > 0, 90, about)
     assert highest("web", "groupMemoryMax") == highest("web", "memoryMax")
     shown = get_page(server, "/processes/family?range=10m&step=1")
     assert "average of the process group" in shown.words

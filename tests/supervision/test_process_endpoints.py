@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import changed_constants
 import pytest
 from conftest import Serve, Server, is_alive, python_command, wait_for
 from http_checks import DURATION, PROCESS_FIELDS, TIMESTAMP, UPTIME, check_error, json_body, running_server
@@ -284,7 +285,7 @@ def test_slow_stop_delays_no_other_request(serve: Serve) -> None:
     )
     log = "stubborn.log"
     server = serve(
-        {"stubborn": {"command": stubborn, "stop-timeout": "1s", "stdout-logfile": log}, "other": {"command": "true"}}
+        {"stubborn": {"command": stubborn, "stop-timeout": "5s", "stdout-logfile": log}, "other": {"command": "true"}}
     )
     server.do("start", "stubborn")
     wait_for(lambda: (server.folder / log).read_bytes(), about="a child that ignores SIGTERM")
@@ -302,7 +303,8 @@ def test_slow_stop_delays_no_other_request(serve: Serve) -> None:
 
 
 def test_concurrent_restarts_of_one_process_run_one_after_another(serve: Serve) -> None:
-    server = serve({"one": {"command": "sleep 1000"}})
+    patient = changed_constants.server_command(supervisor__children__child___EXEC_MILLISECONDS=20_000)
+    server = serve({"one": {"command": "sleep 1000"}}, command=patient)  # else a later one may end a late exec: 409
     server.do("start", "one")
     answers: list[int] = []
     callers = [threading.Thread(target=lambda: answers.append(server.do("restart", "one").status)) for _ in range(5)]

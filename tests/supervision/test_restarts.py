@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import re
 import signal
 import time
 from collections.abc import Awaitable, Iterator
@@ -159,7 +160,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             if cause == "failed-exec":
                 processes[name]["command"] = [f"{folder}/{name}.program"]
             if cause == "died-early":
-                processes[name]["start-seconds"] = "200ms"
+                processes[name]["start-seconds"] = "2s"  # it ends before, also under load
     server = Server(folder, {"supervisor": {"processes": processes}}, {}, [])
     server.start()
     yield server
@@ -186,9 +187,12 @@ def test_restart_depends_on_the_policy_and_the_cause_of_the_exit(server: Server,
         program.chmod(0o755)
     wait_for(lambda: CAUSES[cause] in server.new_statuses(name))
     if cause in POLICIES[policy]:
-        server.until(name, "running")
-        statuses = server.new_statuses(name)
-        assert statuses[statuses.index(CAUSES[cause]) :][-2:] == ["starting", "running"]
+
+        def following() -> list[str]:
+            statuses = server.new_statuses(name)
+            return statuses[statuses.index(CAUSES[cause]) + 1 :]
+
+        wait_for(lambda: following()[-2:] == ["starting", "running"], about="a restart")
     else:
         time.sleep(0.1)  # five times the delay: no restart may follow
         assert server.new_statuses(name)[-1] == CAUSES[cause] == server.status(name)
@@ -206,9 +210,10 @@ def test_restart_delay_grows_and_leaves_the_status_unchanged(serve: Serve) -> No
         (at(starting) - at(failed)).total_seconds()
         for failed, starting in zip(events[2:-1:3], events[3::3], strict=True)
     ]
-    for wait, least in zip(waits, (0.1, 0.2, 0.4), strict=True):
-        assert least <= wait < 1.25 * least + 0.2
-    assert waits == sorted(waits)
+    planned = [float(seconds) for seconds in re.findall(r"crashing: restart in (\S+) s", server.log.read_text())]
+    for wait, plan, least in zip(waits, planned, (0.1, 0.2, 0.4), strict=True):
+        assert least <= wait  # how much longer it takes depends on the machine
+        assert least <= plan <= round(1.25 * least + 0.05, 3)  # logged with one digit
 
 
 def at(event: dict[str, Any]) -> datetime:
@@ -228,7 +233,7 @@ def test_process_at_its_restart_limit_stays_failed_until_a_start_by_name(serve: 
 def test_process_without_a_restart_limit_is_always_restarted(serve: Serve) -> None:
     server = serve({"crashing": {"command": "false", "restart": "always", "restart-delay": 0, "restart-limit": 0}})
     server.do("start", "crashing")
-    wait_for(lambda: server.get("/api/v1/events/count").json.get("failed", 0) > 200)
+    wait_for(lambda: server.get("/api/v1/events/count").json.get("failed", 0) > 200, 120)
     assert server.do("stop", "crashing").status == 200
     assert "restart limit reached" not in server.log.read_text()
 

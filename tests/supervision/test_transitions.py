@@ -203,6 +203,7 @@ def test_process_that_ended_without_a_server_is_unknown_and_can_be_started(scene
         else:
             threading.Thread(target=send_ignoring_disconnect, args=(server, "start", name), daemon=True).start()
             server.until(name, "starting", "running")
+            wait_for(partial(lambda one: server.info(one)["pid"], name), about="its spawn")
     wait_for(
         lambda: (
             (server.folder / "stopping-unknown.log").exists() and (server.folder / "stopping-unknown.log").read_text()
@@ -284,8 +285,7 @@ def test_events_of_an_instance_have_its_pid_times_exit_code_and_uptime(serve: Se
     assert [failed["pid"], failed["exitCode"], failed["startTime"]] == [pid, 7, running["startTime"]]
     elapsed = timedelta(seconds=time.monotonic() - begun)
     assert lived <= duration(failed["processUptime"]) <= elapsed
-    length = timestamp(failed["endTime"]) - timestamp(failed["startTime"])
-    assert abs(length - duration(failed["processUptime"])) < timedelta(milliseconds=50)
+    assert lived <= timestamp(failed["endTime"]) - timestamp(failed["startTime"]) <= elapsed
     assert timestamp(failed["endTime"]) <= timestamp(failed["eventTime"])
 
     assert [event["id"] for event in (starting, running, failed)] == [1, 2, 3]
