@@ -109,7 +109,9 @@ def test_follower_gets_every_line_once_across_rotations(serve: Serve, tmp_path: 
     server = serve({"web": spec})
     server.do("start", "web")
     stream = follow(server, "web", "?lines=10000")
-    received = [int(line.split()[0]) for line in lines_of(stream, 550)]
+    received = list[int]()
+    while received[-1:] != [549]:
+        received += [int(line.split()[0]) for line in lines_of(stream, 1)]
     stream.close()
     assert sorted(set(received)) == received  # in order, none twice
     assert len(received) >= 545  # one may be lost at each rotation (supervision.md)
@@ -173,13 +175,14 @@ def test_disconnected_followers_leave_no_file_or_thread_open(serve: Serve, tmp_p
             stream.close()
         wait_for(lambda: metric(server, "pilothouse_streams_open") == 0)
 
-    connect_and_disconnect()
+    for _ in range(3):
+        connect_and_disconnect()
     files, threads = program.num_fds(), program.num_threads()
     for _ in range(3):
         connect_and_disconnect()
     wait_for(lambda: program.num_fds() <= files)
     assert program.num_threads() <= max(threads, 8)
-    assert str(out) not in {one.path for one in program.open_files()}
+    wait_for(lambda: str(out) not in {one.path for one in program.open_files()})
     assert "Traceback" not in server.log.read_text()
     assert "never retrieved" not in server.log.read_text()
 

@@ -306,7 +306,7 @@ def test_concurrent_reloads_change_each_process_once(serve: Serve) -> None:
 
 def test_reload_that_waits_for_a_slow_stop_delays_no_other_request(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    mule = {"command": ["sh", "-c", f"trap '' TERM; : > {ready}; exec sleep 1000"], "stop-timeout": "1s"}
+    mule = {"command": ["sh", "-c", f"trap '' TERM; : > {ready}; exec sleep 1000"], "stop-timeout": "5s"}
     server = serve({"mule": mule, "web": SLEEPER})
     server.do("start", "mule")
     wait_for(ready.exists)
