@@ -195,10 +195,10 @@ def test_a_flood_is_bounded_and_hides_no_other_target(serve: Serve, receiver: We
         one = {**FAST_RULE, "name": "one", "channels": ["team"], "processes": ["last"]}
         processes = {"boom": {**BOOM, "restart": "never"}, "last": BOOM}
         settings = allowing(receiver, port, outbox={"max-rows": 10})
-        settings["outbound"]["timeout"] = "30s"  # the first request hangs during all of this
+        settings["outbound"]["timeout"] = "40s"  # the first request hangs during all of this
         server = serve(processes, server=settings, notify={"channels": channels, "rules": [flood, one]})
         admin = Admin(server)
-        for _ in range(25):
+        for _ in range(16):
             server.do("start", "boom")
             wait_for(lambda: server.status("boom") == "failed")
             time.sleep(0.15)  # the next is another message

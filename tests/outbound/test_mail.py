@@ -83,7 +83,7 @@ def smtp_port(authority: trustme.CA, mailbox: Mailbox) -> Iterator[int]:
     authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
     controller = Controller(
         mailbox, "127.0.0.1", free_port(), tls_context=context, require_starttls=True, authenticator=authenticate,
-        auth_required=True,
+        auth_required=True, ready_timeout=60,
     )  # fmt: skip
     controller.start()
     yield controller.port
@@ -164,7 +164,7 @@ def test_if_all_are_refused_those_that_are_refused_for_now_are_tried_again(
 
 def test_a_failure_between_two_tries_mails_nobody_twice(mailbox: Mailbox, tmp_path: Path) -> None:
     mailbox.later = ["b@example.com"]
-    controller = Controller(mailbox, "127.0.0.1", free_port())
+    controller = Controller(mailbox, "127.0.0.1", free_port(), ready_timeout=60)
     smtp = Smtp(host="127.0.0.1", port=controller.port, tls="none", from_="ops@example.com")
     config = Config(notify=Notify(smtp=smtp))
     unused: Any = None
@@ -190,7 +190,7 @@ def test_a_failure_between_two_tries_mails_nobody_twice(mailbox: Mailbox, tmp_pa
 
 
 def test_a_server_without_tls_gets_no_password(serve: Serve, mailbox: Mailbox) -> None:
-    controller = Controller(mailbox, "127.0.0.1", free_port())
+    controller = Controller(mailbox, "127.0.0.1", free_port(), ready_timeout=60)
     controller.start()
     try:
         server = serve({}, **sections(controller.port, None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,18 @@ class Core:
 
 
 class Opening:
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *failures: Exception, seconds: float) -> None:
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> None:
         config = Config(server=Server(data_dir=tmp_path), notify=Notify())
         self.made: list[Core] = []
+        self.may_open = threading.Event()
+        self.may_open.set()
         self.outbound = Outbound(config, Clock(), "node", ProjectSecrets(config.server), dict)
         self.tasks = BackgroundTasks(lambda name, error: None)
         left = list(failures)
 
         def make() -> Core:
             self.made.append(Core(left))
-            time.sleep(seconds)
+            assert self.may_open.wait(60)
             return self.made[-1]
 
         monkeypatch.setattr(self.outbound, "_make", make)
@@ -59,7 +61,7 @@ class Opening:
 
 
 def test_what_cannot_be_loaded_is_closed_and_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Opening(tmp_path, monkeypatch, TimedOut("the query took longer than 20 s"), seconds=0)
+    one = Opening(tmp_path, monkeypatch, TimedOut("the query took longer than 20 s"))
 
     async def work() -> None:
         await one.outbound.start(one.tasks)
@@ -70,7 +72,7 @@ def test_what_cannot_be_loaded_is_closed_and_opened_again(tmp_path: Path, monkey
 
 
 def test_a_problem_of_the_store_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Opening(tmp_path, monkeypatch, TimedOut("late"), seconds=0)
+    one = Opening(tmp_path, monkeypatch, TimedOut("late"))
 
     async def work() -> None:
         one.outbound._tasks = one.tasks
@@ -83,12 +85,13 @@ def test_a_problem_of_the_store_is_unavailable(tmp_path: Path, monkeypatch: pyte
 def test_a_slow_store_is_opened_once_and_delays_the_start_a_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Opening(tmp_path, monkeypatch, seconds=0.5)
+    one = Opening(tmp_path, monkeypatch)
+    one.may_open.clear()
 
     async def work() -> None:
-        began = time.monotonic()
         await one.outbound.start(one.tasks)
-        assert time.monotonic() - began < 0.4
+        assert not any(core.is_started for core in one.made), "it does not wait"
+        one.may_open.set()
         await asyncio.gather(*(one.outbound.core() for _ in range(5)))
 
     asyncio.run(work())
