@@ -183,7 +183,7 @@ class FullDisk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(server.data)], check=True)
 
     def fill(self) -> None:
-        with (self.server.data / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        with (self.server.data / "filler").open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"\0" * 1024)
 
@@ -221,8 +221,12 @@ def test_supervision_continues_while_the_disk_is_full(serve: Serve, disk: type[F
     try:
         server.start()
         server.do("start", "crasher")
-        full.fill()
-        wait_for(lambda: server.get("/readyz").status == 503)
+
+        def is_full() -> bool:
+            full.fill()  # again: the server gives its reserve back, and shortens what it has
+            return server.get("/readyz").status == 503
+
+        wait_for(is_full, about="a full disk")
         start = PendingRequest(lambda: server.do("start", "web"))
         wait_for(lambda: server.status("web") == "running")
         pids = set[int | None]()
