@@ -39,6 +39,6 @@ def test_only_a_star_is_special(pattern: str, text: str, fits: bool) -> None:
 
 @pytest.mark.parametrize("pattern", ["*a" * 120 + "b", "*a*a*a*a*a*a*a*a*b*", "*aaaaaaaab*" * 20])
 def test_many_stars_and_a_long_text_take_milliseconds(pattern: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert not matches(pattern, "a" * 100_000)
-    assert time.monotonic() - began < 0.5
+    assert time.process_time() - began < 0.5
