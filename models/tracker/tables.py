@@ -39,8 +39,7 @@ STEPS[0] += [
     "CREATE INDEX run_by_time ON run (project_id, created_at, id)",
     "CREATE TABLE report (id INTEGER PRIMARY KEY AUTOINCREMENT,"
     " run_id INTEGER NOT NULL REFERENCES run ON DELETE CASCADE, kind TEXT NOT NULL, hash TEXT NOT NULL,"
-    " name TEXT NOT NULL, format TEXT NOT NULL, module TEXT, created_at INTEGER NOT NULL,"
-    " tests INTEGER NOT NULL,"
+    " name TEXT NOT NULL, format TEXT NOT NULL, module TEXT, created_at INTEGER NOT NULL, tests INTEGER NOT NULL,"
     " passed INTEGER NOT NULL, failed INTEGER NOT NULL, errors INTEGER NOT NULL, skipped INTEGER NOT NULL,"
     " flaky INTEGER NOT NULL, duration_ms INTEGER NOT NULL, line_covered INTEGER, line_missed INTEGER,"
     " branch_covered INTEGER, branch_missed INTEGER)",
