@@ -7,6 +7,7 @@ import contextlib
 import functools
 import http.client
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -34,9 +35,10 @@ ROOT = Path(__file__).parent.parent
 TIMEOUT_SECONDS = 30.0
 IS_PROOF = os.environ.get("PILOTHOUSE_PROOF") == "1"
 """Whether tests make their long rounds and try every view (`make proof`)."""
-_RANDOM = random.SystemRandom()
-"""Hypothesis seeds the generator of the module `random` with the same number in each worker."""
-_GIVEN_PORTS: deque[int] = deque(maxlen=1000)
+_PORT_COUNT = 10_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_FIRST_PORT = 20_000 + _PORT_COUNT * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = itertools.count(random.SystemRandom().randrange(_PORT_COUNT))
+"""Each worker of xdist has ports of its own, and takes them in turn."""
 DATABASES: dict[Path, str] = {}
 """Data directory -> URL of the PostgreSQL database that replaces its file."""
 
@@ -100,17 +102,9 @@ def wait_for(what: Callable[[], Any], timeout: float = TIMEOUT_SECONDS, about: s
 
 
 def free_port() -> int:
-    """A free port below the range of outgoing connections: it stays free while a server is restarted.
-
-    Each worker of xdist has ports of its own, and none is returned twice: a port is bound long after it was tried.
-    """
-    worker, workers = (os.environ.get(f"PYTEST_XDIST_WORKER{suffix}", "") for suffix in ("", "_COUNT"))
-    step, first = int(workers or 1), int(worker.removeprefix("gw") or 0)
+    """A free port below the range of outgoing connections: it stays free until and while a server restarts."""
     while True:
-        port = _RANDOM.randrange(20_000 + first, 30_000, step)
-        if port in _GIVEN_PORTS:
-            continue
-        _GIVEN_PORTS.append(port)
+        port = _FIRST_PORT + next(_PORTS) % _PORT_COUNT
         with socket.socket() as candidate, contextlib.suppress(OSError):
             candidate.bind(("127.0.0.1", port))
             return port

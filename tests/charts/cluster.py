@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -24,7 +23,7 @@ from typing import Any
 
 import trustme
 import yaml
-from conftest import ROOT, wait_for
+from conftest import ROOT, free_port, wait_for
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from requirements import missing_part
@@ -86,7 +85,7 @@ class Cluster:
         raise AssertionError(f"the API server does not start; its log:\n{self._log('kube-apiserver')[-3000:]}")
 
     def _launch(self, data: str) -> bool:
-        etcd, peer, self.port = _free_ports(3)
+        etcd, peer, self.port = (free_port() for _ in range(3))
         here, there, keys = f"http://127.0.0.1:{etcd}", f"http://127.0.0.1:{peer}", self.folder
         self._run(
             "etcd",
@@ -272,8 +271,7 @@ class Cluster:
 
     def dead_config(self) -> Path:
         """A kubeconfig for a closed port."""
-        (port,) = _free_ports(1)
-        return self.config(cluster={"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True})
+        return self.config(cluster={"server": f"https://127.0.0.1:{free_port()}", "insecure-skip-tls-verify": True})
 
     def plugin_config(self) -> Path:
         """A kubeconfig that gets its token from a program (exec plugin)."""
@@ -285,9 +283,3 @@ class Cluster:
             "interactiveMode": "Never",
         }
         return self.config({"exec": plugin})
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in taken]

@@ -10,7 +10,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from conftest import TIMEOUT_SECONDS, wait_for
+from conftest import TIMEOUT_SECONDS, free_port, wait_for
 from requirements import POSTGRESQL, require
 
 from models.storage import dialect
@@ -72,8 +71,7 @@ class Postgresql:
             user = pwd.getpwnam("postgres")
             self._as = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
             os.chown(self._folder, user.pw_uid, user.pw_gid)
-        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._has_template = False
         self._common = ""
