@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from html.parser import HTMLParser
 from typing import Any
 
@@ -153,6 +153,17 @@ def tab_to(page: Any, name: str, within: str = "main") -> None:
         if page.locator(":focus").evaluate(names, within) == name:
             return
     raise AssertionError(f"no Tab leads to {name}")
+
+
+def go_by_keys(page: Any, keys: str, url: str) -> None:
+    """Types keys that open another page, until it has loaded: the page forgets the first key after 1.5 s."""
+    timeout_error = need_browser().TimeoutError
+    for _ in range(5):
+        page.keyboard.type(keys)
+        with suppress(timeout_error):
+            page.wait_for_url(url, timeout=10_000)
+            return
+    raise AssertionError(f"{keys} does not lead to {url}")
 
 
 def overflowing_elements(page: Any) -> list[str]:

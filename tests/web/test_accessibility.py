@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import uploads
-from browser_pages import Browser, axe_findings, tab_to, url_of, without_the_server
+from browser_pages import Browser, axe_findings, go_by_keys, tab_to, url_of, without_the_server
 from conftest import Server, wait_for
 from http_checks import running_server
 
@@ -92,9 +92,7 @@ def test_keyboard_and_palette_start_filter_open_and_compare(server: Server, chro
     with chromium.page(url_of(server)) as page:
         keys = page.keyboard
         page.goto("/")
-        for key in ("g", "p"):
-            keys.press(key)
-        page.wait_for_url("**/processes")
+        go_by_keys(page, "gp", "**/processes")
         tab_to(page, "Name or description contains")
         keys.type("worker-07")
         page.locator("tr[data-key=worker-00]").wait_for(state="detached")
@@ -111,6 +109,7 @@ def test_keyboard_and_palette_start_filter_open_and_compare(server: Server, chro
         page.get_by_role("option", name="shop").first.wait_for()
         keys.press("Enter")
         page.get_by_role("heading", name="shop", level=1).wait_for()
+        page.wait_for_load_state()  # its script, which listens to keys, has run
         keys.press("Control+k")
         keys.type("2")
         page.get_by_role("option", name="run 2").wait_for()

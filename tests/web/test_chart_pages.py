@@ -18,6 +18,7 @@ from browser_pages import (
     confirm,
     faults_in_all_views,
     get_page,
+    go_by_keys,
     tab_to,
     url_of,
     without_the_server,
@@ -170,7 +171,7 @@ def test_the_search_finds_a_release_installed_after_the_last_search(server: Serv
     space = cluster.namespace()
     assert found() == []
     assert send(server, "/releases/new", chartRef="paint/tint", releaseName="sought", namespace=space).status == 303
-    wait_for(lambda: found() == ["sought"], 5)
+    wait_for(lambda: found() == ["sought"])
 
 
 def test_two_revisions_are_compared(server: Server, space: str) -> None:
@@ -464,7 +465,7 @@ def test_read_only_mode_hides_the_forms_and_explains_how_to_change_it(
 def test_an_unreachable_cluster_is_reported_without_delaying_the_overview(serve: Serve, cluster: Cluster) -> None:
     server = serve(svc={"kube": {"kubeconfig": str(cluster.dead_config())}})
     assert "The cluster does not answer" in get_page(server, "/releases").words
-    assert "The cluster does not answer" in wait_for(lambda: get_page(server, "/").words)
+    wait_for(lambda: "The cluster does not answer" in get_page(server, "/").words)
 
 
 def test_a_cluster_that_hangs_does_not_delay_the_overview(serve: Serve, cluster: Cluster) -> None:
@@ -550,6 +551,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
     with chromium.page(url_of(server)) as one:
         one.goto("/repositories/paint/tint?version=0.1.0")
         one.get_by_role("link", name="Install 0.1.0").click()
+        one.wait_for_load_state()  # the script of each page sends its forms
         one.get_by_label("Release name").fill("door")
         one.get_by_label("Namespace").fill(space)
         one.get_by_label("API key").fill(KEY)
@@ -558,6 +560,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
         one.get_by_role("button", name="Install", exact=True).click()  # the key is known in this tab now
         one.get_by_role("heading", name="door", exact=True).wait_for()
         one.get_by_role("link", name="Upgrade, roll back, uninstall").click()
+        one.wait_for_load_state()
         one.get_by_role("textbox", name="Values").fill("colour: blue")
         upgrade = one.locator("form", has=one.locator("[value=upgrade]"))
         upgrade.get_by_role("button", name="Preview").click()
@@ -569,6 +572,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
         one.locator(".diff .del", has_text="red").wait_for()
         one.locator(".tabs").get_by_role("link", name="History").click()
         one.get_by_role("link", name="Roll back to revision 1").click()
+        one.wait_for_load_state()
         one.get_by_role("button", name="Roll back").click()
         confirm(one, "Roll back door to revision 1?", "Roll back door")
         one.wait_for_url(f"**/releases/{space}/door")
@@ -585,9 +589,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
 def test_the_keyboard_opens_a_release_and_rolls_it_back(server: Server, chromium: Browser, space: str) -> None:
     with chromium.page(url_of(server)) as one:
         one.goto("/")
-        for key in ("g", "r"):
-            one.keyboard.press(key)
-        one.wait_for_url("**/releases")
+        go_by_keys(one, "gr", "**/releases")
         tab_to(one, "Name contains")
         one.keyboard.type("wall")
         one.wait_for_url("**/releases?q=wall")
@@ -596,6 +598,7 @@ def test_the_keyboard_opens_a_release_and_rolls_it_back(server: Server, chromium
         one.keyboard.press("j")
         one.keyboard.press("Enter")
         one.get_by_role("heading", name="wall", exact=True).wait_for()
+        one.wait_for_load_state()
         tab_to(one, "History")
         one.keyboard.press("Enter")
         one.wait_for_url("**show=history")
@@ -621,7 +624,7 @@ def test_a_long_change_shows_progress_and_continues_after_leaving(
     with chromium.page(url_of(server)) as one:
         one.goto(f"/releases/new?chartRef=slow/slow&releaseName=slow&namespace={space}")
         one.get_by_label("Wait until all resources are ready").check()
-        one.get_by_label("Timeout in seconds").fill("5")
+        one.get_by_label("Timeout in seconds").fill("60")
         one.get_by_label("API key").fill(KEY)
         one.get_by_role("button", name="Install", exact=True).click()
         one.get_by_text("working …").wait_for()
@@ -665,7 +668,7 @@ def test_changes_of_a_release_by_others_show_without_a_reload(
         one.get_by_text("No release in the namespace").wait_for()
         send(server, "/releases/new", chartRef="paint/tint", releaseName="late", namespace=space)
         one.get_by_role("link", name="late").wait_for()
-        assert one.locator("#live[data-is=on]").count()
+        one.locator("#live[data-is=on]").wait_for()
 
 
 def test_every_chart_page_and_form_works_without_script(

@@ -99,11 +99,13 @@ def test_an_operation_can_be_sent(chromium: Browser, server: Server) -> None:
     with chromium.page(url_of(server)) as tab:
         tab.goto("/supervision/swagger-ui.html")
         tab.get_by_label("Path, name or summary contains").fill("processes/info")
+        tab.wait_for_url("**q=processes%2Finfo*")
         tab.get_by_role("link", name="/api/v1/processes/info/{name}").click()
+        tab.wait_for_load_state()  # its script, which sends the form, has run
         tab.locator("#try").get_by_label("name (required)").fill("web")
         tab.get_by_role("button", name="Send GET").click()
         tab.locator("#answer-status", has_text="200").wait_for()
-        assert '"not_started"' in tab.locator("#answer-body").inner_text()
+        tab.locator("#answer-body", has_text='"not_started"').wait_for()
         assert "/supervision/api/v1/processes/info/web" in tab.locator("#answer-about").inner_text()
 
 

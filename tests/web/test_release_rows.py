@@ -66,6 +66,7 @@ def check_opened(page: Any) -> None:
     """The row of the Deployment is open."""
     row = page.locator(".owned tbody tr").first
     row.wait_for()
+    page.wait_for_load_state()
     assert row.locator("th").inner_text() == "web-1-a"
     words = " ".join(row.inner_text().split())
     assert "CrashLoopBackOff, 7 restarts" in words

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 import uploads
 import users
-from browser_pages import Browser, axe_findings, confirm, get_page, url_of
+from browser_pages import Browser, axe_findings, confirm, get_page, go_by_keys, url_of
 from conftest import Server, wait_for
 from http_checks import running_server
 
@@ -153,9 +153,7 @@ def test_the_palette_opens_by_keys_and_restarts_a_process_after_confirmation(chr
 def test_keys_move_through_pages_and_rows_but_not_while_typing(chromium: Browser, server: Server) -> None:
     with chromium.page(url_of(server)) as tab:
         tab.goto("/")
-        tab.keyboard.press("g")
-        tab.keyboard.press("p")
-        tab.wait_for_url("**/processes")
+        go_by_keys(tab, "gp", "**/processes")
         tab.keyboard.press("j")
         tab.keyboard.press("j")
         focused: Any = "document.activeElement.textContent"
