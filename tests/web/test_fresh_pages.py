@@ -151,8 +151,11 @@ def test_changes_of_other_projects_are_delayed(server: Server, chromium: Browser
         uploads.upload(server, ("project", "bank"), ("branch", "main"), ("junit", GREEN))
         wait_for(lambda: one.evaluate("document.documentElement.dataset.refreshIn"))
         assert int(one.evaluate("document.documentElement.dataset.refreshIn")) > 5000
+        one.evaluate("delete document.documentElement.dataset.refreshIn")
         run = uploads.upload(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
-        one.locator(f"[data-key='run {run['runId']}']").first.wait_for(timeout=4000)
+        wait_for(lambda: one.evaluate("document.documentElement.dataset.refreshIn"))
+        assert int(one.evaluate("document.documentElement.dataset.refreshIn")) < 4000
+        one.locator(f"[data-key='run {run['runId']}']").first.wait_for()
 
 
 def test_a_hidden_tab_is_not_updated_until_it_is_visible(server: Server, chromium: Browser) -> None:
@@ -219,9 +222,10 @@ def test_the_focus_stays_in_the_row_when_its_button_is_removed(server: Server, c
 def test_a_page_reports_a_temporary_refusal(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), allow=("503", "Failed to load")) as one:
         live(one, "/processes")
-        one.route("**/processes", lambda route: route.fulfill(status=503), times=1)
+        one.route("**/processes", lambda route: route.fulfill(status=503))
         server.do("stop" if server.status("web") == "running" else "start", "web")
         one.get_by_text("connection lost").wait_for()
+        one.unroute("**/processes")
         one.locator("#live[data-is=on]").wait_for()
 
 
