@@ -114,6 +114,7 @@ def take(server: Server, chromium: Any, release: str = "") -> dict[str, bytes]:
                 page.locator("#live[data-is=on]").wait_for()
                 if name == "process":
                     page.get_by_text("INFO listening on 8080", exact=True).wait_for()
+                    page.get_by_text("ERROR no route to db:5432", exact=True).wait_for()
                 live = [page.locator(place) for place in ("footer", *_LIVE.get(name, ()))]
                 pictures[f"{name}-{theme}"] = page.screenshot(mask=live, animations="disabled", caret="hide")
     return pictures

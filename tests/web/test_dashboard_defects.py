@@ -29,17 +29,21 @@ SUITE_FAILED = (
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("defects")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        closed_port = free.getsockname()[1]
+    unheard = socket.socket()  # bound until the end, but it does not listen
+    unheard.bind(("127.0.0.1", 0))
     logs = {"stdout-logfile": str(folder / "crash.out"), "stderr-logfile": str(folder / "crash.err")}
-    check = {"tcp": {"host": "127.0.0.1", "port": closed_port}, "interval": "200ms", "failure-threshold": 1}
+    check = {
+        "tcp": {"host": "127.0.0.1", "port": unheard.getsockname()[1]},
+        "interval": "200ms",
+        "failure-threshold": 1,
+    }
     processes = {
         "crash": {"command": CRASHES, **logs},
         "sick": {"command": "sleep 1000", "health-check": {**check, "initial-delay": "0s"}},
         "long": {"command": ["/nonexistent/" + "x" * 300]},
         **{f"worker-{number:03}": {"command": "sleep 1000"} for number in range(PROCESSES)},
     }
-    with running_server(folder, processes) as one:
+    with unheard, running_server(folder, processes) as one:
         upload(one, ("project", "shop"), ("branch", "main"), ("junit", SUITE_FAILED))
         one.do("start", "crash")
         one.until("crash", "failed")
@@ -304,8 +308,9 @@ def test_text_after_a_suite_with_a_name_from_right_to_left_keeps_its_place(serve
 
 
 def test_the_name_of_a_link_begins_with_its_text(server: Server, chromium: Browser) -> None:
+    other = upload(server, ("project", "named"), ("branch", "main"), ("junit", SUITE_FAILED))["projectId"]
     with chromium.page(url_of(server)) as tab:
-        for path in ("/", "/processes", "/processes/crash", "/projects/1", "/projects/2", "/runs/1"):
+        for path in ("/", "/processes", "/processes/crash", "/projects/1", f"/projects/{other}", "/runs/1"):
             tab.goto(path)
             wrong = tab.evaluate("""() => [...document.querySelectorAll("a[aria-label], button[aria-label]")]
                 .filter((link) => link.innerText.trim() && !link.getAttribute("aria-label").startsWith(
