@@ -249,10 +249,10 @@ def test_a_quiet_log_is_followed_for_longer_than_a_request_may_take(serve: Serve
     os.mkfifo(tmp_path / "more")
     command = ["sh", "-c", f"echo one; cat {tmp_path}/more; exec sleep 1000"]
     ctl = by_socket(serve({"web": {"command": command, "log": "capture", "auto-start": True}}))
-    tail = ctl.start("--timeout", "100ms", "tail", "-f", "web")
+    tail = ctl.start("--timeout", "3s", "tail", "-f", "web")
     assert tail.stdout is not None
     first = tail.stdout.readline()
-    assert ctl("wait", "web", "--for", "ended", "--timeout", "300ms").returncode == 124
+    assert ctl("wait", "web", "--for", "ended", "--timeout", "3500ms").returncode == 124
     with (tmp_path / "more").open("w") as more:
         more.write("two\n")
     second = tail.stdout.readline()
@@ -301,13 +301,14 @@ class ChangesAfterARead(BaseHTTPRequestHandler):
     streams: ClassVar[list[Any]] = []
 
     def do_GET(self) -> None:
+        if self.path.startswith("/api/v1/processes/stream"):
+            self.streams.append(self)  # before the client knows that it is open, and reads
         self.send_response(200)
         self.send_header("Connection", "close")
         self.end_headers()
         if self.path.startswith("/api/v1/processes/stream"):
             self.wfile.write(b": open\n\n")
             self.wfile.flush()
-            self.streams.append(self)
             return
         type(self).reads += 1
         status = "running" if self.reads <= self.after else "finished"
@@ -342,7 +343,7 @@ def test_wait_subscribes_before_it_reads(after: int) -> None:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}"
-        code = main(["--url", url, "wait", "job", "--for", "finished", "--timeout", "5s"])
+        code = main(["--url", url, "wait", "job", "--for", "finished", "--timeout", "30s"])
         server.shutdown()
         thread.join()
         for stream in ChangesAfterARead.streams:

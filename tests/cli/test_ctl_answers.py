@@ -174,7 +174,10 @@ def test_maintail_shows_the_log_of_the_server_and_where_it_is(serve: Serve) -> N
     assert done.returncode == 0
     assert done.stderr == f"the whole log: {Path(f'/proc/{server.pid}/fd/2').readlink()}\n"
     assert "supervision: web: starting -> running" in done.stdout
-    assert json.loads(ctl.done("maintail", "-n", "2", "--json"))["lines"] == server.log.read_text().splitlines()[-2:]
+    before = server.log.read_text().splitlines()
+    shown = json.loads(ctl.done("maintail", "-n", "2", "--json"))["lines"]
+    log = server.log.read_text().splitlines()  # other lines may have come since
+    assert shown in [log[place : place + 2] for place in range(len(before) - 2, len(log) - 1)]
 
 
 def test_the_log_of_the_server_is_for_admins_and_operators(serve: Serve) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from conftest import IS_PROOF, ROOT, Serve, Server
+from conftest import IS_PROOF, ROOT, Serve, Server, free_port
 from http_checks import running_server
 from requirements import require
 from run_streams import COVERAGE, NOW, create_accounts, junit, listen, next_event, open_store
@@ -406,8 +406,7 @@ def test_a_refusal_is_not_retried(reports: Path, status: int) -> None:
 
 
 def test_a_restart_of_the_server_fails_no_job(reports: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     with ThreadPoolExecutor(1) as one:
         job = one.submit(upload_as_a_job, reports, "--url", f"http://127.0.0.1:{port}", "--project", "p", *JUNIT)
         with socket.create_server(("127.0.0.1", port)) as dying:
@@ -876,8 +875,7 @@ def test_the_server_is_found_as_ctl_finds_it(server: Server, reports: Path) -> N
 
 def test_without_a_server_an_upload_says_at_once_what_it_tried(reports: Path) -> None:
     (reports / "data").mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     with mock.patch("supervisor.cli.upload_server._DEFAULT_URL", url), mock.patch("time.sleep") as slept:
         done = run_upload(reports, None, "--project", "p", *JUNIT)
         assert slept.call_count == 0, "it waited for a server of which nobody knows"
