@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
+import changed_constants
 import pytest
 from conftest import Serve, Server, wait_for
 from http_checks import check_problem, check_service_error, json_body, running_server
@@ -304,11 +305,12 @@ def test_last_use_of_a_token_is_stored_once_a_minute(serve: Serve) -> None:
 
 
 def test_locked_store_does_not_delay_authentication(serve: Serve) -> None:
-    server = serve({})
+    patient = changed_constants.server_command(models__storage__sqlite___PATIENCE=600_000)  # longer than a request
+    server = serve({}, command=patient)
     token = create_token(server.data, "tess")
     with sqlite3.connect(server.data / "tracker.db", isolation_level=None) as connection:
         connection.execute("BEGIN IMMEDIATE")
         for _ in range(3):
-            assert server.ask("GET", ME, headers=bearer(token), timeout=2).status == 200
+            assert server.ask("GET", ME, headers=bearer(token)).status == 200
         connection.execute("ROLLBACK")
     connection.close()

@@ -108,7 +108,7 @@ def test_an_idle_session_ends() -> None:
     """Uses the transport directly; in the server its timeout is half an hour."""
 
     async def work() -> None:
-        serving = HttpTransports(Toolbox(Config, [], lambda: pytest.fail("no chart is asked for")), 1024, 1, 0.3)
+        serving = HttpTransports(Toolbox(Config, [], lambda: pytest.fail("no chart is asked for")), 1024, 1, 3)
         await serving.start()
 
         async def app(scope: Any, receive: Any, send: Any) -> None:

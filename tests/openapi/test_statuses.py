@@ -104,9 +104,9 @@ def test_a_path_that_is_not_text_is_refused_without_a_traceback(
 def test_a_stopping_server_responds_503(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     code = f"import signal, time\nsignal.signal(15, signal.SIG_IGN)\nopen({str(ready)!r}, 'w')\ntime.sleep(1000)"
-    stubborn = {"command": python_command(code), "auto-start": True, "stop-timeout": "25s"}
+    stubborn = {"command": python_command(code), "auto-start": True, "stop-timeout": "100s"}
     security: dict[str, Any] = {"security": {"mode": "FULL", "api-key": KEY}}
-    server = serve({"stubborn": stubborn}, svc=security)
+    server = serve({"stubborn": stubborn}, svc=security, server={"shutdown-timeout": "100s"})
     wait_for(ready.exists)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     with closing(connection):
