@@ -25,10 +25,10 @@ SERVICE_OF_SEGMENT = {
     "processes": "supervision", "supervisor": "supervision", "events": "supervision",
     "releases": "charts", "charts": "charts", "repos": "charts", "hub": "charts", "dependencies": "charts",
     "projects": "tracker", "runs": "tracker", "gate": "tracker", "ingest": "tracker", "compare": "tracker",
-    "me": "tracker",
+    "me": "tracker", "users": "tracker",
     "%72eleases": "charts", "pro%6Aects": "tracker",
     "nope": "supervision", "Releases": "supervision", "releases-not-there": "supervision",
-    "users": "supervision", "": "supervision",
+    "accounts": "supervision", "": "supervision",
 }  # fmt: skip
 UNROUTED = {
     f"{prefix}/api/v1/{segment}/{rest}": prefix.strip("/") or service

@@ -144,6 +144,7 @@ def test_details_have_groups_labels_and_usage(serve: Serve) -> None:
     web = {**SLEEP, "groups": ["front"], "labels": ["env=prod"], "description": "pages", "auto-start": True}
     server = serve({"web": web, "db": SLEEP}, supervisor={"groups": {"backend": ["web", "d*"], "empty": ["x*"]}})
     server.until("web", "running")
+    wait_for(lambda: details(server)["web"]["memoryBytes"], about="the command to be executed")
     both = details(server)
     assert list(both["web"]) == [
         "name", "status", "pid", "type", "groups", "labels", "description", "startTime", "endTime", "exitCode",
