@@ -140,9 +140,10 @@ class Follower:
             text, self._place = begun
         first = self._place.at - len(text)
         self._segments.append(_Segment(self._place.rotations, first, text))
-        known = {mark.id for mark in self._marks}
-        stored = [mark for mark in await self._logs.marks(path) if mark.id not in known]
-        self._marks = [mark for mark in (*stored, *self._marks) if self._is_after(mark, first, after)]
+        stored = await self._logs.marks(path)
+        known = {mark.id for mark in stored}  # some may have come meanwhile
+        marks = (*stored, *(mark for mark in self._marks if mark.id not in known))
+        self._marks = [mark for mark in marks if self._is_after(mark, first, after)]
         await self._read()
         chunk = self._take() or Chunk(first, first)
         return evolve(chunk, is_beginning=True, after=after)
