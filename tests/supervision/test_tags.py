@@ -58,6 +58,12 @@ def tagged_variables(server: Server) -> dict[str, str]:
     return dict(wait_for(lambda: variables_of(pid)))
 
 
+def messages_about_tags(server: Server) -> list[str]:
+    """Those of the notices that are stored; while another writer holds the store, the newest wait for it."""
+    notices = server.get("/api/v1/processes/notices").json["content"]
+    return [one["message"] for one in notices if one["name"] == "process.tag_ignored"]
+
+
 @pytest.mark.needs(ROOT_USER)
 @pytest.mark.parametrize("generation", ["²", "1" * 20, "1" * 5000, "-1", "", "x"])
 def test_bad_tag_stops_neither_a_stop_nor_a_start_of_the_server(serve: Serve, forge: Forge, generation: str) -> None:
@@ -97,7 +103,7 @@ def test_process_with_a_forged_tag_is_not_adopted(serve: Serve, forge: Forge, us
     assert server.info("web")["pid"] not in (copied.pid, later.pid, claimed.pid)
     assert is_alive(later.pid)
     assert is_alive(claimed.pid)
-    assert "process.tag_ignored" in [one["name"] for one in server.get("/api/v1/processes/notices").json["content"]]
+    wait_for(lambda: messages_about_tags(server))
     assert server.do("start", "web").status == 200
     assert tagged_variables(server)[tags.TAG_VARIABLE].split(":")[1] == "2"
 
@@ -127,8 +133,7 @@ def test_copy_of_a_tag_in_a_session_of_others_is_ignored(serve: Serve, tmp_path:
             server.until("web", "aborted", "failed")
             server.kill()
             server.start()
-            notices = server.get("/api/v1/processes/notices").json["content"]
-            ignored = [one["message"] for one in notices if one["name"] == "process.tag_ignored"]
+            ignored = wait_for(lambda: messages_about_tags(server))
             assert [message.endswith(f": pid {pid}") for message in ignored] == [True]
             assert server.do("start", "web").status == 200
             assert server.stop() == 0
