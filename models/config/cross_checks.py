@@ -99,21 +99,15 @@ class CrossChecks:
 
     def _check_secret_files(self, config: Config) -> None:
         if config.server.secret_key_file is not None:
-            self._check_file("server.secret-key-file", secret_files.key_of, config.server.secret_key_file)
+            try:
+                secret_files.key_of(config.server.secret_key_file)
+            except ValidationError as unusable:
+                self._fault("server.secret-key-file", unusable)
         if (ca_file := config.server.outbound.ca_file) is not None and not os.access(ca_file, os.R_OK):
             self._fault("server.outbound.ca-file", f"{parsers.shown(str(ca_file))} cannot be read")
         for name, forge in config.tracker.forges.items():
-            at = f"tracker.forges.{name}"
-            if forge.token is not None and forge.token_file is not None:
-                self._fault(at, "token and token-file cannot be given together")
-            elif forge.token_file is not None:
-                self._check_file(f"{at}.token-file", secret_files.token_of, forge.token_file)
-
-    def _check_file(self, at: str, read: Callable[[Path], object], path: Path) -> None:
-        try:
-            read(path)
-        except ValidationError as why:
-            self._fault(at, why)
+            for path, why in secret_files.faults(f"tracker.forges.{name}", "token", forge.token, forge.token_file):
+                self._fault(path, why)
 
     def _check_groups(self, config: Config) -> None:
         processes = config.supervisor.processes

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from models.config import secret_files
-from models.config.parsers import ValidationError
 from models.config.settings import Config
 
 _OIDC = "tracker.security.oidc"
@@ -20,13 +19,7 @@ def faults(config: Config) -> Iterator[tuple[str, object]]:
 
 def _of_oidc(config: Config) -> Iterator[tuple[str, object]]:
     oidc = config.tracker.security.oidc
-    if oidc.client_secret is not None and oidc.client_secret_file is not None:
-        yield _OIDC, "client-secret and client-secret-file cannot be given together"
-    elif oidc.client_secret_file is not None:
-        try:
-            secret_files.token_of(oidc.client_secret_file)
-        except ValidationError as why:
-            yield f"{_OIDC}.client-secret-file", why
+    yield from secret_files.faults(_OIDC, "client-secret", oidc.client_secret, oidc.client_secret_file)
     if (oidc.issuer is None) != (oidc.client_id is None):
         yield _OIDC, "issuer and client-id must be given together"
     if oidc.issuer is not None and config.server.public_url is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from models.config import parsers, secret_files
 from models.config.parsers import ValidationError
@@ -34,19 +33,12 @@ def faults(notify: Notify) -> Iterator[tuple[str, object]]:
 def _of_smtp(smtp: Smtp) -> Iterator[tuple[str, object]]:
     if smtp.tls == "none" and smtp.username is not None and smtp.host not in ("localhost", "127.0.0.1", "::1"):
         yield "notify.smtp.tls", "none would send the password in plain text to another machine"
-    if smtp.password is not None and smtp.password_file is not None:
-        yield "notify.smtp", "password and password-file cannot be given together"
-    elif smtp.password_file is not None and (why := _unreadable(smtp.password_file)):
-        yield "notify.smtp.password-file", why
+    yield from secret_files.faults("notify.smtp", "password", smtp.password, smtp.password_file)
 
 
 def _of_channel(at: str, channel: Channel, notify: Notify) -> Iterator[tuple[str, object]]:
     for name in _SECRETS:
-        file: Path | None = getattr(channel, f"{name}_file")
-        if getattr(channel, name) is not None and file is not None:
-            yield at, f"{name} and {name}-file cannot be given together"
-        elif file is not None and (why := _unreadable(file)):
-            yield f"{at}.{name}-file", why
+        yield from secret_files.faults(at, name, getattr(channel, name), getattr(channel, f"{name}_file"))
     if channel.type == "email":
         if not channel.to or len(channel.to) > MAX_RECIPIENTS:
             yield f"{at}.to", f"must have 1 to {MAX_RECIPIENTS} addresses"
@@ -66,11 +58,3 @@ def _of_secret(at: str, channel: Channel) -> Iterator[tuple[str, object]]:
             secret_files.signing_key(channel.secret)
         except ValidationError as why:
             yield f"{at}.secret", why
-
-
-def _unreadable(path: Path) -> ValidationError | None:
-    try:
-        secret_files.token_of(path)
-    except ValidationError as why:
-        return why
-    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterator
 from pathlib import Path
 
 from models.config import parsers
@@ -34,6 +35,17 @@ def check_url(text: str) -> str:
 def token_of(path: Path) -> str:
     """The token in a file, without white space around it. Raises `ValidationError`."""
     return check_token(_content(path).decode("utf-8", "replace").strip())
+
+
+def faults(at: str, name: str, text: str | None, file: Path | None) -> Iterator[tuple[str, object]]:
+    """What is wrong with a secret that is given as text or in a file, with the path of the property below `at`."""
+    if text is not None and file is not None:
+        yield at, f"{name} and {name}-file cannot be given together"
+    elif file is not None:
+        try:
+            token_of(file)
+        except ValidationError as why:
+            yield f"{at}.{name}-file", why
 
 
 def signing_key(secret: str) -> bytes:
