@@ -133,7 +133,7 @@ def test_the_subject_is_the_identity_and_not_the_name(server: Server, provider: 
 @pytest.mark.parametrize("name", ["local", "LOCAL"])
 def test_a_taken_name_is_refused_until_an_admin_links_it(server: Server, provider: RealProvider, name: str) -> None:
     local, subject = ensure_user(server.data, "local"), f"s-{name}"
-    admin = bearer(create_token(server.data, "root", role="ADMIN"))
+    admin = bearer(create_token(server.data, "chief", role="ADMIN"))
     provider.log_in(subject, name, "dev")
     answer = Browser(server).log_in()
     assert answer.status == 409
@@ -156,12 +156,12 @@ def test_a_taken_name_is_refused_until_an_admin_links_it(server: Server, provide
 
 
 def test_only_an_admin_links(server: Server) -> None:
-    path, user = "/api/v1/users/root/identities", bearer(create_token(server.data, "plain"))
-    ensure_user(server.data, "root", "ADMIN")
+    path, user = "/api/v1/users/chief/identities", bearer(create_token(server.data, "plain"))
+    ensure_user(server.data, "chief", "ADMIN")
     for method, where in (("GET", path), ("POST", path), ("DELETE", f"{path}/1")):
         assert server.ask(method, where, b'{"subject":"x"}' if method == "POST" else None).status == 401
         assert server.ask(method, where, b'{"subject":"x"}' if method == "POST" else None, user).status == 403
-    admin = bearer(create_token(server.data, "root", role="ADMIN"))
+    admin = bearer(create_token(server.data, "chief", role="ADMIN"))
     assert server.ask("POST", "/api/v1/users/nobody/identities", b'{"subject":"x"}', admin).status == 404
 
 
@@ -193,7 +193,7 @@ def test_without_auto_create_only_linked_people_log_in(serve: Serve, provider: R
     assert "s-uma" in answer.text
     ensure_user(server.data, "uma")
     assert Browser(server).log_in().status == 403, "an equal name is no link"
-    admin = bearer(create_token(server.data, "root", role="ADMIN"))
+    admin = bearer(create_token(server.data, "chief", role="ADMIN"))
     assert server.ask("POST", "/api/v1/users/uma/identities", b'{"subject":"s-uma"}', admin).status == 201
     browser = Browser(server)
     assert browser.log_in().status == 303
@@ -236,8 +236,8 @@ def test_without_a_provider_there_is_no_single_sign_on(serve: Serve) -> None:
     assert "single sign-on" not in server.get("/login").text
     for path in ("/login/oidc", "/login/oidc/callback"):
         assert server.ask("GET", path).status == 404
-    admin = bearer(create_token(server.data, "root", role="ADMIN"))
-    assert server.ask("POST", "/api/v1/users/root/identities", b'{"subject":"x"}', admin).status == 409
+    admin = bearer(create_token(server.data, "chief", role="ADMIN"))
+    assert server.ask("POST", "/api/v1/users/chief/identities", b'{"subject":"x"}', admin).status == 409
 
 
 # State

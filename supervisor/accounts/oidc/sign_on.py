@@ -132,7 +132,7 @@ class SignOn:
         return target
 
     async def _check_issuer(self, callback: Callback) -> None:
-        """A response of another provider must not be taken for one of ours (RFC 9207). Raises `Denied`."""
+        """A response must be of the configured provider (RFC 9207). Raises `Denied`."""
         is_missing = callback.issuer is None and (await self._provider.metadata()).sends_issuer
         if is_missing or callback.issuer not in (None, self._provider.issuer):
             raise Denied("the response is of another identity provider (iss)")
