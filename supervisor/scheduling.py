@@ -7,12 +7,21 @@ for all of those pieces; so a piece is followed by as many free iterations as a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+
+import peewee
+
+from models.errors import Problem
 
 _FREE_ITERATIONS = 8
 _MIN_CLOSING_SECONDS = 1.0
+RETRY_SECONDS = 5.0
+_GATHER_SECONDS = 0.1
+"""Events come in groups."""
 
 
 def call_later(callback: Callable[[], object], iterations: int = _FREE_ITERATIONS) -> None:
@@ -47,6 +56,28 @@ class YieldingLock:
 
     async def __aexit__(self, *_: object) -> None:
         call_later(self._lock.release)
+
+
+async def watch_rounds(
+    wake: asyncio.Event, run: Callable[[], Awaitable[float | None]], log: logging.Logger, failure: str
+) -> None:
+    """Runs a round now, after each `wake`, and after the seconds that the round before has returned; for ever.
+
+    A round that fails is logged as `failure`, and tried again.
+    """
+    wait: float | None = 0.0
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await wake.wait()
+                await asyncio.sleep(_GATHER_SECONDS)
+        wake.clear()
+        try:
+            wait = await run()
+        except Exception as error:  # this task does not end
+            is_known = isinstance(error, peewee.PeeweeException | Problem | OSError)
+            log.warning("%s: %s", failure, error, exc_info=not is_known)
+            wait = RETRY_SECONDS
 
 
 class BackgroundTasks:

@@ -33,7 +33,7 @@ from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.outbound.dispatcher import Run
 from supervisor.outbound.notifier import Notifier
-from supervisor.outbound.rounds import watch_rounds
+from supervisor.scheduling import watch_rounds
 
 log = logging.getLogger("outbox")
 
@@ -113,7 +113,7 @@ class Follower:
 
     async def watch(self) -> None:
         """Follows, for ever."""
-        await watch_rounds(self._wake, self._round, "events cannot be reported now")
+        await watch_rounds(self._wake, self._round, log, "events cannot be reported now")
 
     async def _round(self) -> float | None:
         """Reports what happened; returns the seconds until something is due."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-import peewee
-
-from models.errors import Problem
 from models.tracker.insights import counting
+from supervisor.scheduling import watch_rounds
 
 log = logging.getLogger("tracker")
 
@@ -33,19 +30,13 @@ class Insights:
 
     async def watch(self) -> None:
         """Counts for ever; begins with what was not counted when the server ended."""
-        while True:
-            self._changed.clear()
-            try:
-                await self._count()
-            except (peewee.PeeweeException, Problem) as error:
-                log.warning("the summaries of tests could not be updated: %s", error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PERIOD_SECONDS):
-                    await self._changed.wait()
+        await watch_rounds(self._changed, self._count, log, "the summaries of tests could not be updated")
 
-    async def _count(self) -> None:
+    async def _count(self) -> float:
+        """Returns the seconds until it looks again for what a node that was killed has stored."""
         time = asyncio.get_running_loop().time
         begun = time()
         while await self._in_store(lambda: counting.count_some(self._base_branch)):
             await asyncio.sleep(max(_MIN_PAUSE_SECONDS, time() - begun))
             begun = time()
+        return _PERIOD_SECONDS

@@ -21,8 +21,8 @@ from models.outbound.outbox import Message
 from models.outbound.rules import SERVER, Rule
 from models.supervision.process import Seconds
 from models.tracker.tables import Run
+from supervisor import scheduling
 from supervisor.outbound import dispatcher, follower
-from supervisor.outbound import rounds as repeated
 from supervisor.outbound.dispatcher import Dispatcher
 from supervisor.outbound.follower import RUNS, Follower
 
@@ -182,7 +182,7 @@ def test_the_loops_survive_any_error(one: Follower, monkeypatch: pytest.MonkeyPa
         rounds.append(1)
         raise LookupError("not expected")
 
-    monkeypatch.setattr(repeated, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(scheduling, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(dispatcher, "_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(one, "_round", fail)
     asyncio.run(survives(one.watch, rounds))

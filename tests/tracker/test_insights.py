@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-import os
 import random
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import IS_PROOF
 from records import open_store
 
 from models.config.settings import Tracker
+from models.errors import Unavailable
 from models.tracker.insights import counting, listing
 from models.tracker.insights.listing import SORTS, Insight, InsightFilter
 from models.tracker.insights.summaries import figures
@@ -23,8 +25,9 @@ from models.tracker.runs import retention
 from models.tracker.runs import store as runs
 from models.tracker.runs.store import Stored, Upload
 from models.tracker.tables import Project, Run, reports
+from supervisor import scheduling
+from supervisor.tracker.insights import Insights
 
-IS_PROOF = os.environ.get("PILOTHOUSE_PROOF") == "1"
 SECOND = 1_000_000
 BASE = "main"
 PASSED, FAILED, ERROR, SKIPPED = CaseStatus
@@ -361,3 +364,23 @@ def test_results_of_an_earlier_version_are_counted_in_steps(worker: Worker) -> N
         steps += 1
     assert steps == 7
     check(InsightFilter())
+
+
+def test_counting_goes_on_after_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "RETRY_SECONDS", 0.01)
+    counted = asyncio.Event()
+    errors = [LookupError("not expected"), Unavailable("the store is locked")]
+
+    async def in_store(_: Callable[[], bool]) -> bool:
+        if errors:
+            raise errors.pop()
+        counted.set()
+        return False
+
+    async def work() -> None:
+        watching = asyncio.create_task(Insights("main", in_store).watch())
+        async with asyncio.timeout(30):
+            await counted.wait()
+        watching.cancel()
+
+    asyncio.run(work())

@@ -25,7 +25,7 @@ from models.tracker.runs import attempts, run_events
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.outbound.dispatcher import Run
-from supervisor.outbound.rounds import RETRY_SECONDS, watch_rounds
+from supervisor.scheduling import RETRY_SECONDS, watch_rounds
 
 log = logging.getLogger("outbox")
 
@@ -91,7 +91,7 @@ class ReportFollower:
 
     async def watch(self) -> None:
         """Follows, for ever."""
-        await watch_rounds(self._wake, self._round, "commits cannot be reported now")
+        await watch_rounds(self._wake, self._round, log, "commits cannot be reported now")
 
     async def _round(self) -> float | None:
         """Reports what is due; returns the seconds until something else is, None if nothing waits."""
