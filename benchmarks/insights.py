@@ -103,7 +103,7 @@ def served(tests: int, history: int) -> Iterator[tuple[Pilothouse, float, float]
             pass
         counted = time.perf_counter()
         for test in range(1, tests + 1, SHARE):
-            summary_of(counting.results_of(test, 1, tests * history))
+            summary_of(counting.results_of(test, 1, tests * history)[0])
         computed = (time.perf_counter() - counted) * SHARE
         reports.close()
         server = Pilothouse(setup)

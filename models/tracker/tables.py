@@ -479,13 +479,13 @@ _REPORTS = ("enabled INTEGER", "statuses TEXT", "context TEXT", "comment TEXT", 
 STEPS.append([f"ALTER TABLE project ADD COLUMN forge_reports_{column}" for column in _REPORTS])
 STEPS.append(IDENTITIES)
 
-_COUNTS = ("runs", "failures", "flaky", "unreliable", "recoveries", "recovery_us", "is_red", "floor", "mark", "marked")
-_SUMMARY = ", ".join(f"{count} INTEGER NOT NULL" for count in _COUNTS)
+_COUNTS = "runs, failures, flaky, unreliable, recoveries, recovery_us, is_red, floor, mark, marked, since"
+_SUMMARY = _COUNTS.replace(",", " INTEGER NOT NULL,") + " INTEGER NOT NULL"
 STEPS.append(
     [
         "CREATE TABLE insight_scope (id INTEGER PRIMARY KEY AUTOINCREMENT, project_id INTEGER NOT NULL"
         " REFERENCES project ON DELETE CASCADE, branch TEXT, flag TEXT, complete INTEGER NOT NULL)",
-        "CREATE INDEX insight_scope_of_project ON insight_scope (project_id)",
+        "CREATE INDEX insight_scope_of_project ON insight_scope (project_id, branch)",
         "CREATE TABLE insight (scope_id INTEGER NOT NULL REFERENCES insight_scope ON DELETE CASCADE,"
         " test_id INTEGER NOT NULL, median_us INTEGER, growth_us INTEGER, last_failure_at INTEGER,"
         f" {_SUMMARY}, sample TEXT NOT NULL, PRIMARY KEY (scope_id, test_id)) WITHOUT ROWID",

@@ -57,11 +57,15 @@ def test_the_page_has_the_four_lists(server: Server, project: str) -> None:
 def test_what_was_not_counted_when_the_server_was_killed_is_counted_once(serve: Serve) -> None:
     server = serve()
     for number in range(3):
-        run = uploads.upload(server, ("project", "p"), ("junit", uploads.junit(30, number)))
+        uploads.upload(server, ("project", "p"), ("junit", uploads.junit(30, number)))
     server.kill()
     server.start()
     query = (
         "SELECT sum(runs), sum(failures) FROM insight i JOIN insight_scope s ON s.id = i.scope_id"
         " WHERE s.project_id = ? AND s.branch IS NULL AND s.flag IS NULL"
     )
-    wait_for(lambda: uploads.query_store(server, query, run["projectId"]) == [(93, 3)])
+    run = uploads.upload(server, ("project", "p"), ("junit", uploads.junit(40, 0)))  # counted after all others
+    counted = "SELECT (SELECT max(id) FROM result) = position FROM backfill WHERE name = 'insights'"
+    wait_for(lambda: uploads.query_store(server, counted) == [(1,)])
+    wait_for(lambda: uploads.query_store(server, "SELECT count(*) FROM insight_due") == [(0,)])
+    assert uploads.query_store(server, query, run["projectId"]) == [(133, 3)]

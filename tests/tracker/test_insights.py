@@ -356,6 +356,46 @@ def test_a_test_is_counted_again_from_a_bounded_number_of_results(worker: Worker
     assert (one.runs, one.failures) == (counting.MAX_RESULTS, 1)
 
 
+def test_results_that_were_left_out_are_not_subtracted(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MAX_RESULTS", 4)
+    monkeypatch.setattr(counting, "_OF_TEST", counting._OF_TEST.replace("LIMIT 2000", "LIMIT 4"))
+    runs = [worker.post([("a", FAILED if number == 0 else PASSED, 1, False)]).run.id for number in range(6)]
+    count_all()
+    assert found(InsightFilter(), "never-failing")[0].runs == 4, "the failure is among those that are left out"
+    delete(runs[0])
+    delete(runs[1])
+    count_all()
+    assert found(InsightFilter(), "never-failing")[0].runs == 4
+    delete(runs[5])
+    count_all()
+    assert found(InsightFilter(), "never-failing")[0].runs == 3
+
+
+def test_a_failure_before_the_newest_results_of_an_earlier_version_is_counted(worker: Worker) -> None:
+    """Its results are counted in steps; those after the position are not read, and take no other's place."""
+    worker.post([("a", PASSED, 1, False)] * 99)
+    worker.post([("a", FAILED, 1, False)])
+    worker.post([("a", PASSED, 1, False)] * counting.MAX_RESULTS)
+    seen = set()
+    while counting.count_some(BASE, 250):
+        seen |= set(reports.execute_sql("SELECT DISTINCT runs, failures FROM insight").fetchall())
+    assert (250, 1) in seen
+    assert {failures for _, failures in seen} == {1}
+
+
+def test_scopes_of_branches_without_runs_are_forgotten(worker: Worker) -> None:
+    (first, second, base) = (worker.post([("a", PASSED, 1, False)], branch=branch) for branch in ("side", "side", BASE))
+    count_all()
+    branches = "SELECT DISTINCT branch FROM insight_scope WHERE branch IS NOT NULL ORDER BY branch"
+    assert reports.execute_sql(branches).fetchall() == [(BASE,), ("side",)]
+    delete(first.run.id)
+    assert reports.execute_sql(branches).fetchall() == [(BASE,), ("side",)]
+    delete(second.run.id)
+    assert reports.execute_sql(branches).fetchall() == [(BASE,)]
+    delete(base.run.id)
+    assert reports.execute_sql(branches).fetchall() == [(BASE,)], "a complete one stays right"
+
+
 def test_results_of_an_earlier_version_are_counted_in_steps(worker: Worker) -> None:
     for number in range(4):
         worker.post([(test, FAILED if number == 1 else PASSED, number, False) for test in TESTS])

@@ -24,6 +24,8 @@ from models.tracker.reports.base import FAILING
 from models.tracker.tables import reports
 
 BATCH_RESULTS = 250
+MAX_READ_AGAIN = 2_000
+"""So many results of tests that are due are read in one transaction, or those of one test."""
 MAX_RUNS_OF_COMMIT = 50
 """The newest runs of a commit in which failures are looked for that a passing result makes flaky."""
 MAX_RESULTS = 2_000
@@ -46,12 +48,17 @@ _NEXT = f"""
     {_JOINED} ORDER BY r.id"""  # noqa: S608 (constants)
 _OF_TEST = f"""
     SELECT {_RESULT} FROM (SELECT id, test_id, run_id, report_id, suite_id, status, flaky, duration_ms FROM result
-        WHERE test_id = :test ORDER BY run_id DESC, id DESC LIMIT {MAX_RESULTS}) AS r
-    {_JOINED} WHERE c.project_id = :project AND r.id <= :position AND r.status <> {SKIPPED} ORDER BY r.id"""  # noqa: S608
+        WHERE test_id = :test AND id <= :position ORDER BY run_id DESC, id DESC LIMIT {MAX_RESULTS}) AS r
+    {_JOINED} WHERE c.project_id = :project ORDER BY r.id"""  # noqa: S608
 OF_RUNS = f"""
     SELECT {_RESULT} FROM result r {_JOINED} WHERE r.run_id IN (SELECT value FROM json_each(:runs))
     AND r.status <> {SKIPPED} ORDER BY r.test_id, r.id"""  # noqa: S608 (constants)
-_SCOPES = "SELECT branch, flag, id, complete FROM insight_scope WHERE project_id = ?"
+_SCOPES = "SELECT branch, flag, id, complete FROM insight_scope WHERE project_id = ? AND branch = ?"
+_SCOPES_OF_ANY = "SELECT branch, flag, id, complete FROM insight_scope WHERE project_id = ? AND branch IS NULL"
+_FORGET_BRANCH = """
+    DELETE FROM insight_scope WHERE complete = 0 AND (project_id, branch) IN (SELECT c.project_id, c.branch FROM run c
+        WHERE c.id = :run AND NOT EXISTS (SELECT 1 FROM run o WHERE o.project_id = c.project_id AND o.branch = c.branch
+            AND o.id <> c.id))"""
 _ADD_SCOPE = "INSERT INTO insight_scope (project_id, branch, flag, complete) VALUES (?, ?, ?, ?) RETURNING id"
 _BASE = "SELECT coalesce(base_branch, ?) FROM project WHERE id = ?"
 _SUMMARIES = f"""
@@ -108,16 +115,33 @@ class _Scopes:
     project: int
     base: str
     ids: dict[Scope, int | None]
+    loaded: set[str]
+    """The branches whose scopes are in `ids`."""
+
+    def load(self, results: Iterable[Result]) -> None:
+        """Reads the scopes of the branches of results: there may be many others."""
+        for branch in {result.branch for result in results if result.branch is not None} - self.loaded:
+            self.loaded.add(branch)
+            self._add(reports.execute_sql(_SCOPES, (self.project, branch)).fetchall())
+
+    def _add(self, rows: Iterable[Sequence[Any]]) -> None:
+        self.ids.update({(branch, flag): id if complete else None for branch, flag, id, complete in rows})
+
+    def known(self, result: Result) -> list[int]:
+        """The ids of the scopes that a result belongs to, without those that are missing."""
+        scopes = ((None, None), (None, result.flag), (result.branch, None), (result.branch, result.flag))
+        return [id for scope in dict.fromkeys(scopes) if (id := self.ids.get(scope)) is not None]
 
     def of(self, result: Result) -> list[int]:
         """The ids of the scopes that a result belongs to; makes those that are missing."""
         flag, branch = result.flag, result.branch
-        found = [self._id(None, None), self._id(None, flag)]
-        if branch is not None and (whole := self._id(branch, None, branch == self.base)) is not None:
-            found += [whole, self._id(branch, flag)]
-        return [id for id in found if id is not None]
+        self._ensure(None, None)
+        self._ensure(None, flag)
+        if branch is not None and self._ensure(branch, None, branch == self.base) is not None:
+            self._ensure(branch, flag)
+        return self.known(result)
 
-    def _id(self, branch: str | None, flag: str | None, complete: bool = True) -> int | None:
+    def _ensure(self, branch: str | None, flag: str | None, complete: bool = True) -> int | None:
         if (branch, flag) not in self.ids:
             row = reports.execute_sql(_ADD_SCOPE, (self.project, branch, flag, int(complete))).fetchone()
             self.ids[branch, flag] = row[0] if complete else None
@@ -137,21 +161,28 @@ def count_some(base_branch: str, batch: int = BATCH_RESULTS) -> bool:
     if not _has_work():
         return False
     with reports.atomic():
-        start = position()
-        rows = reports.execute_sql(_NEXT, {"position": start, "limit": batch}).fetchall()
+        rows = reports.execute_sql(_NEXT, {"position": position(), "limit": batch}).fetchall()
         if rows:
-            end = int(rows[-1][1])
             for project, results in _by_project(rows).items():
-                _count(_scopes(project, base_branch), results, end)
-            reports.execute_sql(_SET_POSITION, (end,))
-        due = reports.execute_sql(_DUE, (batch,)).fetchall()
-        projects = defaultdict[int, list[int]](list)
-        for test, project in due:
-            projects[project].append(test)
-        for project, tests in projects.items():
-            _recount(_scopes(project, base_branch), tests, position())
-        reports.write_many(_REMOVE_DUE, due)
-    return bool(rows or due)
+                _count(_scopes(project, base_branch), results)
+            reports.execute_sql(_SET_POSITION, (int(rows[-1][1]),))
+        done = _recount_some(base_branch, batch)
+    return bool(rows or done)
+
+
+def _recount_some(base_branch: str, batch: int) -> bool:
+    """Counts some of the tests again that are due. Returns whether there were any."""
+    until, read = position(), 0
+    scopes, done = dict[int, _Scopes](), list[tuple[int, int]]()
+    for test, project in reports.execute_sql(_DUE, (batch,)).fetchall():
+        if project not in scopes:
+            scopes[project] = _scopes(project, base_branch)
+        read += _recount(scopes[project], test, until)
+        done.append((test, project))
+        if read >= MAX_READ_AGAIN:
+            break
+    reports.write_many(_REMOVE_DUE, done)
+    return bool(done)
 
 
 def _has_work() -> bool:
@@ -177,16 +208,15 @@ def _by_project(rows: Iterable[Sequence[Any]]) -> Mapping[int, Sequence[Result]]
 
 
 def _scopes(project_id: int, base_branch: str) -> _Scopes:
-    known = reports.execute_sql(_SCOPES, (project_id,)).fetchall()
     base = reports.execute_sql(_BASE, (base_branch, project_id)).fetchone()
-    ids = {(branch, flag): id if complete else None for branch, flag, id, complete in known}
-    return _Scopes(project_id, base[0] if base else base_branch, ids)
+    made = _Scopes(project_id, base[0] if base else base_branch, {}, set())
+    made._add(reports.execute_sql(_SCOPES_OF_ANY, (project_id,)).fetchall())
+    return made
 
 
-def _count(scopes: _Scopes, results: Sequence[Result], end: int) -> None:
-    """Counts results of a project; `end` is the position after them."""
-    if not results:
-        return
+def _count(scopes: _Scopes, results: Sequence[Result]) -> None:
+    """Counts results of a project; tests whose summaries do not follow from those before are due."""
+    scopes.load(results)
     added = defaultdict[int, dict[int, list[Result]]](lambda: defaultdict(list))
     for result in results:
         for scope in scopes.of(result):
@@ -201,7 +231,7 @@ def _count(scopes: _Scopes, results: Sequence[Result], end: int) -> None:
         if test not in again
     ]
     store_summaries(changed)
-    _recount(scopes, sorted(again), end)
+    reports.write_many(_ADD_DUE, [(test, scopes.project) for test in sorted(again)])
 
 
 def _to_recount(project: int, results: Sequence[Result], known: Mapping[int, Summary]) -> set[int]:
@@ -234,21 +264,27 @@ def store_summaries(changed: Iterable[tuple[int, int, Summary]]) -> None:
         reports.write_many(_SET, rows)
 
 
-def _recount(scopes: _Scopes, tests: Sequence[int], until: int) -> None:
-    """Counts tests of a project again, from all their results up to the id `until`."""
-    for test in tests:
-        found = defaultdict[int, list[Result]](list)
-        for result in results_of(test, scopes.project, until):
-            for scope in scopes.of(result):
-                found[scope].append(result)
-        reports.execute_sql(_DELETE, {"test": test, "project": scopes.project, "kept": json.dumps([*found])})
-        store_summaries((scope, test, summary_of(results)) for scope, results in found.items())
+def _recount(scopes: _Scopes, test: int, until: int) -> int:
+    """Counts a test of a project again, from its results up to the id `until`; returns how many were read."""
+    results, since = results_of(test, scopes.project, until)
+    scopes.load(results)
+    found = defaultdict[int, list[Result]](list)
+    for result in results:
+        for scope in scopes.of(result):
+            found[scope].append(result)
+    reports.execute_sql(_DELETE, {"test": test, "project": scopes.project, "kept": json.dumps([*found])})
+    store_summaries((scope, test, attrs.evolve(summary_of(some), since=since)) for scope, some in found.items())
+    return len(results)
 
 
-def results_of(test: int, project: int, until: int) -> Sequence[Result]:
-    """The newest results of a test of a project that are not skipped, up to the id `until`, by id."""
+def results_of(test: int, project: int, until: int) -> tuple[Sequence[Result], int]:
+    """The newest results of a test of a project that are not skipped, up to the id `until`, by id.
+
+    And the id of the oldest that was read, 0 where that is all.
+    """
     values = {"test": test, "project": project, "position": until}
-    return [Result._make(row) for row in reports.execute_sql(_OF_TEST, values)]
+    read = [Result._make(row) for row in reports.execute_sql(_OF_TEST, values)]
+    return [result for result in read if result.status != SKIPPED], read[0].id if len(read) == MAX_RESULTS else 0
 
 
 def begin_after(last_result: int) -> None:
@@ -268,15 +304,18 @@ def on_results_deleted(ids: Collection[int]) -> None:
 
 
 def _subtract(scopes: _Scopes, results: Sequence[Result]) -> None:
+    scopes.load(results)
     removed = defaultdict[int, dict[int, list[Result]]](lambda: defaultdict(list))
     for result in results:
-        for scope in scopes.of(result):
+        for scope in scopes.known(result):
             removed[scope][result.test_id].append(result)
     due, rows = set[int](), list[tuple[int, int, int]]()
     for scope, tests in removed.items():
         known = _summaries(scope, tests)
-        for test, gone in tests.items():
-            if _must_recount(known.get(test), gone):
+        for test, results_of_test in tests.items():
+            summary = known.get(test)
+            gone = [result for result in results_of_test if summary is None or result.id >= summary.since]
+            if _must_recount(summary, gone):
                 due.add(test)
             rows.append((len(gone), scope, test))
     reports.write_many(_SUBTRACT, [row for row in rows if row[2] not in due])
@@ -293,6 +332,11 @@ def _must_recount(known: Summary | None, gone: Sequence[Result]) -> bool:
 def on_run_changed(run_id: int) -> None:
     """Called when a run gets a branch or a commit, and before it is deleted with its results."""
     reports.execute_sql(_OF_RUN, {"run": run_id})
+
+
+def on_last_run(run_id: int) -> None:
+    """Called before a run without results is deleted: it may be the last one of its branch."""
+    reports.execute_sql(_FORGET_BRANCH, {"run": run_id})
 
 
 def on_reports_moved(ids: str, holder: int, target: int) -> None:

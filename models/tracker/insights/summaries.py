@@ -43,6 +43,8 @@ class Result(NamedTuple):
 class Summary:
     """What results amount to. Times are microseconds, and null where no result has one.
 
+    `since` is the id of the oldest result that counts, 0 where none before it was left out.
+
     `floor` is a lower bound of the ids of the results in the sample. `marked` results of it came after that with the id
     `mark`: so `floor` follows the sample, of which the ids are not kept.
     """
@@ -64,6 +66,7 @@ class Summary:
     floor: int = 0
     mark: int = 0
     marked: int = 0
+    since: int = 0
     sample: tuple[int, ...] = ()
 
     @property
@@ -84,7 +87,7 @@ def summary_of(results: Sequence[Result]) -> Summary:
     floor, mark = (timed[0].id, timed[-1].id) if timed else (0, 0)
     return Summary(
         len(results), len(failed), len(flaky), len(failed | flaky), median, growth, last, recoveries, recovery_us,
-        is_red, floor, mark, 0, sample,
+        is_red, floor, mark, 0, 0, sample,
     )  # fmt: skip
 
 
@@ -104,11 +107,11 @@ def extended(known: Summary, results: Sequence[Result]) -> Summary:
     median, growth = figures(sample)
     return Summary(
         known.runs + len(results), known.failures, known.flaky, known.unreliable, median, growth, known.last_failure_at,
-        known.recoveries, known.recovery_us, known.is_red, floor, mark, marked, sample,
+        known.recoveries, known.recovery_us, known.is_red, floor, mark, marked, known.since, sample,
     )  # fmt: skip
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def figures(sample: tuple[int, ...]) -> tuple[int | None, int | None]:
     """The median of durations in milliseconds and their Theil-Sen slope, in microseconds; None where there is none."""
     if not sample:

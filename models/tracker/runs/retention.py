@@ -87,6 +87,7 @@ def delete_some(run_id: int, batch: int = BATCH_ROWS) -> bool:
                 return True
         counting.on_run_changed(run_id)
         of_run = clusters.of_deleted(run_id)
+        counting.on_last_run(run_id)
         reports.execute_sql("DELETE FROM run WHERE id = ?", (run_id,))
         clusters.delete_unused(of_run)
     return False
