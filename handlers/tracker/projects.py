@@ -42,7 +42,7 @@ from models.tracker.forges.forge_links import without_login
 from models.tracker.forges.project_forge import ForgeLink, TokenChange
 from models.tracker.gate import quality_gate
 from models.tracker.insights import listing
-from models.tracker.insights.listing import InsightQuery
+from models.tracker.insights.listing import InsightQuery, Source
 from models.tracker.queries import OutcomeFilter
 from models.tracker.settings import ProjectSettings
 from models.tracker.tables import Project as ProjectRow
@@ -210,11 +210,13 @@ class InsightRequest(ListRequest, InsightQuery):
 
 
 async def list_insights(handler: Base, request: InsightRequest) -> object:
-    user, id = handler.caller.user, request.id
+    user, id, sources = handler.caller.user, request.id, list[Source]()
 
     def found(cursor: str | None, limit: int) -> TestInsights:
         project = visibility.project(user, id)
-        page = listing.source(project.id, request).page(request.sort, limit, cursor)
+        if not sources:  # the pages of an export are of one: it may have been computed from many results
+            sources.append(listing.source(project.id, request))
+        page = sources[0].page(request.sort, limit, cursor)
         known = owners.of_project(project.id)
         items = [serializers.test_insight(one, known.of(one.file, one.class_name)) for one in page.items]
         return TestInsights(items, page.next_cursor, page.runs_read, page.is_current)
