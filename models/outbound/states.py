@@ -24,7 +24,7 @@ from models.outbound.tables import RULES_CHANNEL, store
 MAX_LINES = 50
 MAX_TITLE_CHARACTERS = 300
 MAX_SUBJECTS = 10_000
-"""Subjects of one rule that are remembered; a new one beyond them is not reported."""
+"""Subjects of one rule that are remembered; a new one beyond them replaces the one that was quiet for longest."""
 _SECOND = 1_000_000
 _HOUR = 3600 * _SECOND
 
@@ -40,6 +40,9 @@ _DUE_RULES = "SELECT DISTINCT rule FROM notify_state WHERE due_at <= ?"
 _DUE = f"SELECT {_NAMES} FROM notify_state WHERE rule = ? AND due_at <= ? ORDER BY subject"  # noqa: S608
 _NEXT = "SELECT min(due_at), min(CASE WHEN is_bad = 1 THEN good_at END) FROM notify_state"
 _SUBJECTS = "SELECT count(*) FROM notify_state WHERE rule = ?"
+_FORGET_ONE = """
+    DELETE FROM notify_state WHERE rule = :rule AND subject = (SELECT subject FROM notify_state
+        WHERE rule = :rule AND is_bad = 0 AND due_at IS NULL ORDER BY last_at LIMIT 1)"""
 _FORGET = "DELETE FROM notify_state WHERE is_bad = 0 AND due_at IS NULL AND last_at < ?"
 _HOUR_OF = "SELECT hour, sent FROM notify_hour WHERE rule = ?"
 _SET_HOUR = (
@@ -84,8 +87,9 @@ def _apply(rule: Rule, event: Event, now: int) -> None:
     if row is None:
         if event.trend == "good" and not rule.reports(event):
             return
-        if store.execute_sql(_SUBJECTS, (rule.id,)).fetchone()[0] >= MAX_SUBJECTS:
-            return
+        is_full = store.execute_sql(_SUBJECTS, (rule.id,)).fetchone()[0] >= MAX_SUBJECTS
+        if is_full and not store.execute_sql(_FORGET_ONE, {"rule": rule.id}).rowcount:
+            return  # all others are bad, or about to be reported
         row = (rule.id, subject, 0, 0, 0, now, None, None, None, "", "")
     state = State(*row)
     if event.is_once and state.last:

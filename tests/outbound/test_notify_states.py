@@ -107,6 +107,21 @@ def test_what_comes_within_the_quiet_time_is_reported_once_after_it() -> None:
     assert notified.wait(7200) == [], "it stays bad"
 
 
+def test_a_new_subject_replaces_the_one_that_was_quiet_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "MAX_SUBJECTS", 2)
+    notified = Notified()
+    for process in ("bad", "quiet"):
+        notified.event("crashed", process)
+        notified.wait(20)
+    notified.event("started", "quiet")
+    notified.wait(100)
+    notified.event("crashed", "new")
+    notified.wait(20)
+    notified.event("crashed", "beyond")
+    notified.wait(20)
+    assert notified.titles == ["bad crashed", "quiet crashed", "quiet started", "new crashed"], "both others are bad"
+
+
 def test_without_only_on_change_each_quiet_time_has_a_message() -> None:
     notified = Notified(only_on_change=False, quiet=Seconds(60))
     for _ in range(4):
