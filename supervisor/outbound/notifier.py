@@ -113,8 +113,10 @@ class Notifier:
         outcome = await self._mailer.send(server, formats.mail(sender, to, payload, trial), left)
         if outcome.is_delivered or outcome.is_final:
             self._remaining.pop(trial.message_id, None)
-        elif outcome.remaining and len(self._remaining) < _MAX_REMAINING:
+        elif outcome.remaining:
             self._remaining[trial.message_id] = list(outcome.remaining)
+            if len(self._remaining) > _MAX_REMAINING:  # the oldest, which may have expired
+                del self._remaining[next(iter(self._remaining))]
         return outcome
 
 

@@ -26,6 +26,7 @@ from models.config.settings import Server as ServerSettings
 from models.outbound import channels
 from models.tracker.project_secrets import ProjectSecrets
 from supervisor.outbound import mail
+from supervisor.outbound import notifier as notifier_module
 from supervisor.outbound.mail import Mailer, MailServer
 from supervisor.outbound.notifier import Notifier
 
@@ -162,20 +163,47 @@ def test_if_all_are_refused_those_that_are_refused_for_now_are_tried_again(
     assert (row["attempts"], mailbox.recipients) == (2, ["b@example.com"])
 
 
+PAYLOAD = {"data": {"title": "boom", "rule": "all", "lines": [], "more": 0}}
+
+
+def notifier_of(port: int, folder: Path) -> tuple[Notifier, channels.Channel]:
+    """One that mails by this port, and a channel with two recipients."""
+    smtp = Smtp(host="127.0.0.1", port=port, tls="none", from_="ops@example.com")
+    unused: Any = None
+    secrets = ProjectSecrets(ServerSettings(data_dir=folder))
+    (channel,) = channels.of_config({"team": Channel("email", to=("a@example.com", "b@example.com"))})
+    return Notifier(Config(notify=Notify(smtp=smtp)), FixedClock(), unused, secrets), channel
+
+
+def test_the_recipients_that_are_left_are_kept_of_the_newest_messages(
+    mailbox: Mailbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that expires has no last try: what is kept of it goes with the newer ones."""
+    monkeypatch.setattr(notifier_module, "_MAX_REMAINING", 2)
+    mailbox.later = ["b@example.com"] * 3
+    controller = Controller(mailbox, "127.0.0.1", free_port(), ready_timeout=60)
+    notifier, channel = notifier_of(controller.port, tmp_path)
+
+    async def work() -> None:
+        for number in range(3):
+            await notifier.send_to(channel, PAYLOAD, f"msg_{number}")
+
+    controller.start()
+    try:
+        asyncio.run(work())
+    finally:
+        controller.stop()
+    assert list(notifier._remaining) == ["msg_1", "msg_2"]
+
+
 def test_a_failure_between_two_tries_mails_nobody_twice(mailbox: Mailbox, tmp_path: Path) -> None:
     mailbox.later = ["b@example.com"]
     controller = Controller(mailbox, "127.0.0.1", free_port(), ready_timeout=60)
-    smtp = Smtp(host="127.0.0.1", port=controller.port, tls="none", from_="ops@example.com")
-    config = Config(notify=Notify(smtp=smtp))
-    unused: Any = None
-    notifier = Notifier(config, FixedClock(), unused, ProjectSecrets(ServerSettings(data_dir=tmp_path)))
-    payload = {"data": {"title": "boom", "rule": "all", "lines": [], "more": 0}}
-
-    (channel,) = channels.of_config({"team": Channel("email", to=("a@example.com", "b@example.com"))})
+    notifier, channel = notifier_of(controller.port, tmp_path)
 
     async def send(is_busy: bool = False) -> int | None:
         mailbox.is_busy = is_busy
-        return (await notifier.send_to(channel, payload, "msg_1")).status
+        return (await notifier.send_to(channel, PAYLOAD, "msg_1")).status
 
     async def three_tries() -> list[int | None]:
         return [await send(), await send(is_busy=True), await send()]
