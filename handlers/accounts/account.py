@@ -121,7 +121,6 @@ class ProfileTokens(ProfileForm):
         expires = None if days is None else now + days * _DAY_MICROSECONDS
         make = self.services.accounts.in_store
         raw = await make(lambda: accounts.create_token(user.id, name, scope, expires, now))
-        self.services.outbound.token_made()
         await show_profile(self, raw)
 
 

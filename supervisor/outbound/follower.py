@@ -44,7 +44,7 @@ _JUDGING_SECONDS = 2.0
 """How long runs are judged before processes are looked at again."""
 _MICROSECONDS = 1_000_000
 _TOKENS_SECONDS = 3600.0
-"""How often tokens are looked at, where one has an end: the clock may be changed."""
+"""How often tokens are looked at: one may be made, and the clock may be changed."""
 RUNS, STATUSES = "run", "mark"
 
 Labels = Callable[[], Mapping[str, Sequence[str]]]
@@ -68,16 +68,10 @@ class Follower:
         self._judged = 0
         """The run after which awaited runs are looked at."""
         self._tokens_at = 0
-        """From when on tokens are looked at again; where one has an end, at that time."""
-        self._has_tokens = False
+        """From when on tokens are looked at again."""
         self._is_shared = config.server.database_url is not None
 
     def wake(self, _: object = None) -> None:
-        self._wake.set()
-
-    def look_at_tokens(self) -> None:
-        """A token was made."""
-        self._tokens_at = 0
         self._wake.set()
 
     def start(self, begun: Mapping[str, int] = MappingProxyType({})) -> None:
@@ -220,10 +214,9 @@ class Follower:
             ending, due = reports.run_with_timeout(lambda: accounts.expiring_tokens(now), MAX_QUERY_SECONDS)
             for token in ending:
                 following.note(events.of_token(token, now), self._rules, now)
-            self._has_tokens = due is not None
             latest = now + int(_TOKENS_SECONDS * _MICROSECONDS)
             self._tokens_at = latest if due is None else min(due, latest)
-        return self._until(self._tokens_at) if self._has_tokens else None
+        return self._until(self._tokens_at)
 
     def _awaited(self) -> tuple[Sequence[int], Sequence[int]]:
         """Runs that are awaited, after the one that was judged last, and those of them that are complete."""

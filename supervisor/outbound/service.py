@@ -128,11 +128,6 @@ class Outbound:
         if self._core is not None:
             self._core.notice()
 
-    def token_made(self) -> None:
-        """A token was made, which may end."""
-        if self._core is not None:
-            self._core.follower.look_at_tokens()
-
     def run_finished(self) -> None:
         """A run was closed, which no event reports."""
         if self._core is not None and self._core.reports is not None:
@@ -156,12 +151,14 @@ class Outbound:
     async def run_deletion(self, id: int) -> AsyncIterator[None]:
         """Lasts as long as the deletion of a run, by which the reports of commits may change.
 
-        They are noted before it too, so that the end of the server in between loses none.
+        They are noted before it too: none is lost if the server ends in a deletion that is shorter than `debounce`.
         """
         commits = await self._note_commits(lambda reports: reports.beside_run(id))
-        yield
-        if commits:
-            await self._note_commits(lambda _: commits)
+        try:
+            yield
+        finally:
+            if commits:
+                await self._note_commits(lambda _: commits)
 
     async def _note_commits(
         self, find: Callable[[ReportFollower], Collection[tuple[int, str]]]

@@ -132,17 +132,18 @@ def test_a_token_is_reported_once_seven_days_before_its_end(project: Project) ->
     assert lines(clock) == {report: 1}
     clock.time += 60 * SECOND
     for again in (one, two, node(clock)):
-        assert in_store(again._note_tokens) is None, "no token ends later"
+        assert in_store(again._note_tokens) == 3600, "no token ends later"
     assert lines(clock) == {report: 1, f"the token later of maria ends on {rfc3339(clock.time + 7 * DAY)[:10]}": 1}
 
 
-def test_a_token_that_is_made_is_looked_at(project: Project) -> None:
-    one = node(FixedClock())
-    assert in_store(one._note_tokens) is None
-    token("ci", NOW + 8 * DAY, NOW)
-    assert in_store(one._note_tokens) is None
-    one.look_at_tokens()
+def test_a_token_that_is_made_later_is_reported_within_the_hour(project: Project) -> None:
+    clock = FixedClock()
+    one = node(clock)
     assert in_store(one._note_tokens) == 3600
+    token("ci", NOW + 7 * DAY + SECOND, NOW)
+    clock.time += 3600 * SECOND
+    assert in_store(one._note_tokens) == 3600
+    assert lines(clock) == {f"the token ci of maria ends on {rfc3339(NOW + 7 * DAY)[:10]}": 1}
 
 
 @pytest.fixture
