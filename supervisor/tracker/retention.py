@@ -76,12 +76,10 @@ class Retention:
             self._upload_stored.clear()
             due: int | None = None
             wait = _PERIOD_SECONDS
-            try:
+            with _warned("the state of runs could not be updated"):
                 due = await self._in_store(self._close_due)
-            except (peewee.PeeweeException, Problem) as error:
-                log.warning("the state of runs could not be updated: %s", error)
             wait = min(wait, await self._quarantine_flaky())
-            with self._warned():
+            with _warned("the state of runs could not be updated"):
                 await self._report_changes()
             if due is not None:
                 wait = min(wait, max(_MIN_SETTLE_SECONDS, (due - self._clock.now()) / attempts.MICROSECONDS))
@@ -111,11 +109,11 @@ class Retention:
         begun = time()
         if begun < self._judged_until:
             return self._judged_until - begun
-        with self._warned():
+        with _warned("flaky tests could not be quarantined"):
             states = await self._in_store(lambda: quarantine_policy.states(policy))
             self._judged = {id: state for id, state in self._judged.items() if states.get(id) == state}
             for id in [id for id in states if id not in self._judged]:
-                with self._warned():
+                with _warned("flaky tests could not be quarantined"):
                     await self._apply(id)
                     self._judged[id] = states[id]
         self._judged_until = time() + _PAUSE_FACTOR * (time() - begun)
@@ -127,26 +125,14 @@ class Retention:
         if added:
             log.info("%d flaky tests of the project %d were quarantined", added, id)
 
-    @contextlib.contextmanager
-    def _warned(self) -> Iterator[None]:
-        """Logs that the policy could not be applied."""
-        try:
-            yield
-        except (peewee.PeeweeException, Problem) as error:
-            log.warning("flaky tests could not be quarantined: %s", error)
-
     async def watch(self) -> None:
         """Counts the failures of an earlier version, once, then deletes what has expired, for ever."""
-        try:
+        with _warned("failures of an earlier version could not be counted"):
             while await self._in_store(clusters.backfill):
                 await asyncio.sleep(_PAUSE_SECONDS)
-        except (peewee.PeeweeException, Problem) as error:
-            log.warning("failures of an earlier version could not be counted: %s", error)
         while True:
-            try:
+            with _warned("old runs could not be deleted"):
                 await self._delete_expired()
-            except (peewee.PeeweeException, Problem) as error:
-                log.warning("old runs could not be deleted: %s", error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PERIOD_SECONDS):
                     await self._run_stored.wait()
@@ -187,3 +173,12 @@ class Retention:
         while more := await self._in_store(lambda: open_projects.delete_some(id)):
             await asyncio.sleep(_PAUSE_SECONDS)
         return more is False
+
+
+@contextlib.contextmanager
+def _warned(failure: str) -> Iterator[None]:
+    """Logs what could not be done; it is tried again."""
+    try:
+        yield
+    except (peewee.PeeweeException, Problem) as error:
+        log.warning("%s: %s", failure, error)
