@@ -91,14 +91,14 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def wait_for(what: Callable[[], Any], timeout: float = TIMEOUT_SECONDS, about: str = "") -> Any:
+def wait_for(what: Callable[[], Any], timeout: float = TIMEOUT_SECONDS, about: str | Callable[[], object] = "") -> Any:
     """Calls `what` until its result is true, and returns it; fails after `timeout` seconds."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         if answer := what():
             return answer
         time.sleep(0.005)
-    raise AssertionError(f"timed out after {timeout} s: {about or what}")
+    raise AssertionError(f"timed out after {timeout} s: {about() if callable(about) else about or what}")
 
 
 def free_port() -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import changed_constants
 import jwt
 import pytest
 from conftest import Serve, Server, wait_for
@@ -109,7 +111,7 @@ def test_the_double_publishes_what_the_real_provider_does(double: Double) -> Non
         signed(kid=None),
         signed(aud=[CLIENT_ID]),
         signed(aud=[CLIENT_ID, "other"], azp=CLIENT_ID),
-        signed(iat=int(time.time()) + 30),
+        lambda claims: signed(iat=int(time.time()) + 30)(claims),
     ],
 )
 def test_a_good_token_is_accepted(server: Server, double: Double, sign: Any) -> None:
@@ -199,6 +201,7 @@ def test_the_issuer_of_the_response_is_required_where_the_provider_promises_it(s
 
 
 def test_claims_of_somebody_else_are_refused(server: Server, double: Double) -> None:
+    assert log_in(server, double, signed())[0] == 303
     double.set(Double.USER_INFO, {"sub": "s-2", "preferred_username": "admin"})
     status, text, _ = log_in(server, double, signed(preferred_username=None))
     assert status == 403
@@ -274,7 +277,8 @@ def test_bad_metadata_is_reported(
 ) -> None:
     with double_provider() as double:
         double.responses[Double.DISCOVERY] = respond(double)
-        server = serve(**settings(double.issuer))
+        seconds = {"supervisor__accounts__oidc__provider__FAILURE_SECONDS": 600}
+        server = serve(**settings(double.issuer), command=changed_constants.server_command(**seconds))
         for _ in range(2):
             answer = Browser(server).request("/login/oidc")
             assert answer.status == 502, answer.text
@@ -288,20 +292,22 @@ def test_bad_metadata_is_reported(
 def test_a_provider_that_does_not_answer_delays_nothing_else(serve: Serve, place: str) -> None:
     with double_provider() as double:
         double.set(Double.KEYS, {"keys": KEYS})
-        server = serve(**settings(double.issuer, {"timeout": "1s" if place == Double.DISCOVERY else "5s"}))
-        if place == Double.DISCOVERY:
-            double.responses[place] = double.hang
-            assert Browser(server).request("/login/oidc").status == 504
-        else:
-            browser = Browser(server)
+        server, path = serve(**settings(double.issuer, {"timeout": "5s"})), "/login/oidc"
+        browser = Browser(server)
+        if place != Double.DISCOVERY:
             sent = query_of(browser.begin())
             double.set(Double.TOKEN, {"id_token": signed()(claims_of(double, sent["nonce"]))})
-            double.responses[place] = double.hang
-            assert browser.request(f"{CALLBACK}?code=c&state={sent['state']}").status == 504
-            assert browser.me() == 401
+            path = f"{CALLBACK}?code=c&state={sent['state']}"
+        double.responses[place] = double.hang
+        with ThreadPoolExecutor(1) as threads:
+            hanging = threads.submit(browser.request, path)
+            wait_for(lambda: place in double.requests)
+            assert server.get("/healthz").status == 200
+            assert not hanging.done()
+            assert hanging.result().status == 504
+        assert browser.me() == 401
+        if place != Double.DISCOVERY:
             wait_for(lambda: "a login by the identity provider failed" in server.log.read_text())
-        assert server.get("/healthz").status == 200
-        assert place in double.requests
 
 
 def test_endpoints_at_forbidden_addresses_are_not_contacted(serve: Serve) -> None:

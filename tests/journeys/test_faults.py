@@ -104,10 +104,14 @@ def test_supervision_continues_while_another_program_locks_the_store(serve: Serv
         before = whole_history(server)[-1]["id"]
         wait_for(lambda: server.get("/readyz").status == 503)
         assert server.get("/healthz").status == 200
-        while len(pids - {None}) <= 3:
+
+        def restarts() -> bool:
             pids.add(server.info("crasher")["pid"])
             for path in ("/api/v1/processes", "/api/v1/events", "/api/v1/events/count", "/metrics"):
                 assert server.get(path).status == 200
+            return len(pids - {None}) > 3
+
+        wait_for(restarts)
         start = PendingRequest(lambda: server.do("start", "web"))
         assert is_alive(wait_for(lambda: server.info("web")["pid"]))
         wait_for(lambda: server.status("web") == "running")

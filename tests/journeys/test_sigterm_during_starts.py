@@ -62,11 +62,11 @@ def test_signal_at_any_moment_of_the_starts_leaves_no_process_running(serve: Ser
 def test_a_signal_while_a_process_waits_for_its_dependency_ends_its_start(serve: Serve) -> None:
     """The dependency comes up while the server is stopping; the dependent must not be started then."""
     server = serve({
-        "base": {"command": "sleep 1000", "start-seconds": "2s"},
+        "base": {"command": "sleep 1000", "start-seconds": "8s"},
         "web": {"command": "sleep 1000", "depends-on": ["base"], "auto-start": True},
         "mule": {
             "command": ["sh", "-c", "trap '' TERM; : > ready; while :; do sleep 0.02; done"], "auto-start": True,
-            "stop-timeout": "3s",
+            "stop-timeout": "10s",
         },
     })  # fmt: skip
     instance = instance_of(server.data)

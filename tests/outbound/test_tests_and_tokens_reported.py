@@ -175,6 +175,9 @@ def test_a_server_reports_a_flaky_test_and_the_begin_and_end_of_a_quarantine(ser
     upload(server, ("project", "shop"), ("commit", "a" * 40), ("branch", "main"), ("junit", junit(failed=1)))
     wait_for(lambda: reported(admin) == ["shop, main: A c0 is flaky"])
 
+    assert set_status(admin, "c1")
+    wait_for(lambda: "shop: A c1 was quarantined" in reported(admin))
+
     def quarantine_shortly() -> bool:
         return set_status(admin, "c1", expiresAt=rfc3339(time.time_ns() // 1000 + 2 * SECOND))
 
@@ -190,6 +193,8 @@ def test_a_server_that_is_killed_reports_each_quarantine_once(serve: Serve, rece
     server, admin = watched(serve, receiver)
     names = [f"c{number}" for number in range(4)]
     for number, name in enumerate(names):
+        before = {f"shop: A {each} was quarantined" for each in names[:number]}
+        wait_for(lambda: set(reported(admin)) >= before)  # noqa: B023 (called here): else two are one message
         assert set_status(admin, name)
         if number % 2:
             wait_for(lambda: f"shop: A {name} was quarantined" in reported(admin))  # noqa: B023 (called here)

@@ -268,8 +268,9 @@ def test_a_stopped_unhealthy_process_is_not_restarted(serve: Serve) -> None:
 
 
 def test_a_start_while_an_unhealthy_process_is_stopped_starts_it_once(serve: Serve) -> None:
-    check = {**WELL, "initial-delay": "100ms", "failure-threshold": 1, "on-unhealthy": "restart"}
-    code = "test -e well && exec sleep 1000; trap '' TERM; while :; do sleep 0.02; done"
+    probe = {"exec": {"command": ["sh", "-c", "test -e well || test ! -e up"]}}  # unhealthy when it ignores SIGTERM
+    check = {**WELL, **probe, "failure-threshold": 1, "on-unhealthy": "restart"}
+    code = "test -e well && exec sleep 1000; trap '' TERM; : > up; while :; do sleep 0.02; done"
     server = serve({
         "ill": {"command": ["sh", "-c", code], "stop-timeout": "1s", "health-check": check, "restart-delay": "50ms"},
     })  # fmt: skip

@@ -226,7 +226,7 @@ def test_stop_is_effective_after_an_earlier_queued_start_failed(serve: Serve) ->
                 "sh", "-c", "test -e on && { trap '' TERM; : > up; while test -e on; do sleep 0.02; done; }; exit 1",
             ],
             "stop-timeout": 60, "restart": "always", "restart-delay": "100ms", "restart-max-delay": "100ms",
-            "start-seconds": "20ms",
+            "start-seconds": "2s",  # the second start fails before, also under load
         },
     })  # fmt: skip
     (server.folder / "on").touch()

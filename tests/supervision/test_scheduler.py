@@ -436,6 +436,12 @@ def test_the_newest_runs_of_each_job_are_kept(serve: Serve) -> None:
     serve(work, job(), job("other"), retain=3)
 
 
+def own_time() -> float:
+    """Seconds of a clock that stands while other programs hold the processors that this thread waits for."""
+    waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    return time.perf_counter() - waited / 1e9
+
+
 def test_many_simultaneous_runs_yield_to_the_loop_and_share_one_timer(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,20 +455,20 @@ def test_many_simultaneous_runs_yield_to_the_loop_and_share_one_timer(
     async def count() -> None:
         nonlocal iterations, latest
         while True:
-            begun = time.thread_time()  # other programs may hold the processors
+            begun = own_time()
             await asyncio.sleep(0)
-            iterations, latest = iterations + 1, max(latest, time.thread_time() - begun)
+            iterations, latest = iterations + 1, max(latest, own_time() - begun)
 
     async def work(supervision: Supervision) -> None:
         monkeypatch.setattr(scheduler.Scheduler, "_tick", recording_tick)
         counting = asyncio.create_task(count())
         ticks.clear()
-        begun = time.process_time()
+        begun = own_time()
         await supervision.tick("2026-03-01T10:01:00")
         for number in range(JOBS):
             await supervision.until(f"job-{number}", Status.FINISHED)
         counting.cancel()
-        assert time.process_time() - begun < 0.06 * JOBS + 5, "the time of all jobs"
+        assert own_time() - begun < 0.06 * JOBS + 5, "the time of all jobs"
         assert latest < 0.5, "no iteration of the loop is late"
         assert len(ticks) == JOBS
         assert max(ticks.count(iteration) for iteration in ticks) == 5

@@ -250,6 +250,8 @@ def test_the_end_of_a_quarantine_is_reported_without_another_upload(server: Serv
     project = Reported(server, double, "expiry", failOnAnyFailure=True)
     project.upload(sha("a"), ("junit", junit(2, failed=1)))
     wait_for(lambda: double.contexts() == [("pilothouse/gate", "failure")])
+    assert project.quarantine("c2")
+    wait_for(lambda: [state for _, state in double.contexts()][1:] == ["success"])
     wait_for(lambda: project.quarantine("c2", expiresAt=rfc3339(time.time_ns() // 1000 + 2_000_000)))
     wait_for(lambda: [state for _, state in double.contexts()][1:] == ["success", "failure"])
 

@@ -300,6 +300,7 @@ def test_a_hidden_tab_does_not_follow_its_log_and_shows_every_line_once_afterwar
         one.evaluate("window.unseen = false; document.dispatchEvent(new Event('visibilitychange'))")
         wait_for(lambda: count_of(one) != before)
         lines = one.locator(".log .line:not(.note-line)").all_inner_texts()  # the start may be in view
+        assert lines
         assert "\n".join(lines) in log.read_text()  # nothing missing, nothing twice
 
 

@@ -40,7 +40,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterat
         uploads.upload(one, ("project", "shop"), ("junit", uploads.junit(3, 1)))
         with records.store_of(one):
             Project.update(visibility="PRIVATE").where(Project.name == "hidden").execute()
-        wait_for(lambda: "till in timeline" in get_page(one, "/history/timeline?range=30d").words)
+        path = "/history/timeline?range=30d"
+        wait_for(lambda: "till in timeline" in get_page(one, path).words, about=lambda: get_page(one, path).words)
         yield one
 
 
@@ -100,7 +101,7 @@ def test_a_red_run_leads_to_what_changed_before(server: Server, chromium: Browse
     own = "project=shop&process=o"  # without the releases of the cluster, which others share
     words = get_page(server, f"/history/timeline?range=10m&until={rfc3339(at - 700_000_000)}&{own}").words
     assert not [name for name in ("broken", "shop-web", "shop, run 2") if name in words], "none had started then"
-    words = get_page(server, f"/history/timeline?range=10m&{own}").words
+    words = get_page(server, f"/history/timeline?range=1h&{own}").words
     assert all(name in words for name in ("broken", "shop-web", "shop, run 2"))
 
 
