@@ -99,5 +99,8 @@ class Favicon(StaticFiles):
     async def get(self, path: str = "", include_body: bool = True) -> None:
         await super().get("favicon.ico", include_body)
 
+    async def head(self, *arguments: str) -> None:
+        await self.get(include_body=False)
+
 
 routes: list[Route] = [(r"/favicon\.ico", Favicon)]

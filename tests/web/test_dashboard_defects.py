@@ -160,7 +160,9 @@ def test_the_title_and_the_icon_show_the_state(server: Server) -> None:
 
 def test_the_icons_are_served(serve: Serve) -> None:
     fresh = serve()
-    assert fresh.get("/favicon.ico").body.startswith(b"\0\0\1\0")
+    icon, head = fresh.get("/favicon.ico"), fresh.ask("HEAD", "/favicon.ico")
+    assert icon.body.startswith(b"\0\0\1\0")
+    assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(len(icon.body)))
     html = fresh.get("/").text
     assert "icon-failing" not in html
     for link in re.findall(r'rel="(?:icon|apple-touch-icon)"[^>]*href="([^"]+)"', html):
