@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -59,11 +58,11 @@ class YieldingLock:
 
 
 async def watch_rounds(
-    wake: asyncio.Event, run: Callable[[], Awaitable[float | None]], log: logging.Logger, failure: str
+    wake: asyncio.Event, run: Callable[[], Awaitable[float | None]], failed: Callable[[Exception, bool], None]
 ) -> None:
     """Runs a round now, after each `wake`, and after the seconds that the round before has returned; for ever.
 
-    A round that fails is logged as `failure`, and tried again.
+    A round that fails is tried again; `failed` logs the error, and whether it is of the store or of another service.
     """
     wait: float | None = 0.0
     while True:
@@ -76,7 +75,7 @@ async def watch_rounds(
             wait = await run()
         except Exception as error:  # this task does not end
             is_known = isinstance(error, peewee.PeeweeException | Problem | OSError)
-            log.warning("%s: %s", failure, error, exc_info=not is_known)
+            failed(error, is_known)
             wait = RETRY_SECONDS
 
 

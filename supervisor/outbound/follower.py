@@ -107,7 +107,11 @@ class Follower:
 
     async def watch(self) -> None:
         """Follows, for ever."""
-        await watch_rounds(self._wake, self._round, log, "events cannot be reported now")
+
+        def failed(error: Exception, is_known: bool) -> None:
+            log.warning("events cannot be reported now: %s", error, exc_info=not is_known)
+
+        await watch_rounds(self._wake, self._round, failed)
 
     async def _round(self) -> float | None:
         """Reports what happened; returns the seconds until something is due."""

@@ -30,7 +30,11 @@ class Insights:
 
     async def watch(self) -> None:
         """Counts for ever; begins with what was not counted when the server ended."""
-        await watch_rounds(self._changed, self._count, log, "the summaries of tests could not be updated")
+
+        def failed(error: Exception, is_known: bool) -> None:
+            log.warning("the summaries of tests could not be updated: %s", error, exc_info=not is_known)
+
+        await watch_rounds(self._changed, self._count, failed)
 
     async def _count(self) -> float:
         """Returns the seconds until it looks again for what a node that was killed has stored."""

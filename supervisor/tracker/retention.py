@@ -76,11 +76,12 @@ class Retention:
             self._upload_stored.clear()
             due: int | None = None
             wait = _PERIOD_SECONDS
-            with _warned("the state of runs could not be updated"):
+            try:
                 due = await self._in_store(self._close_due)
+            except (peewee.PeeweeException, Problem) as error:
+                log.warning("the state of runs could not be updated: %s", error)
             wait = min(wait, await self._quarantine_flaky())
-            with _warned("the state of runs could not be updated"):
-                await self._report_changes()
+            await self._report_changes()
             if due is not None:
                 wait = min(wait, max(_MIN_SETTLE_SECONDS, (due - self._clock.now()) / attempts.MICROSECONDS))
             with contextlib.suppress(TimeoutError):
@@ -89,7 +90,11 @@ class Retention:
                     await asyncio.sleep(_MIN_SETTLE_SECONDS)  # uploads come in groups
 
     async def _report_changes(self) -> None:
-        newest = await self._in_store(quarantine.newest)
+        try:
+            newest = await self._in_store(quarantine.newest)
+        except (peewee.PeeweeException, Problem) as error:
+            log.warning("the changes of quarantined tests could not be read: %s", error)
+            return
         if newest != self._newest_change:
             self._newest_change = newest
             self.on_changed()
@@ -109,11 +114,11 @@ class Retention:
         begun = time()
         if begun < self._judged_until:
             return self._judged_until - begun
-        with _warned("flaky tests could not be quarantined"):
+        with self._warned():
             states = await self._in_store(lambda: quarantine_policy.states(policy))
             self._judged = {id: state for id, state in self._judged.items() if states.get(id) == state}
             for id in [id for id in states if id not in self._judged]:
-                with _warned("flaky tests could not be quarantined"):
+                with self._warned():
                     await self._apply(id)
                     self._judged[id] = states[id]
         self._judged_until = time() + _PAUSE_FACTOR * (time() - begun)
@@ -125,14 +130,26 @@ class Retention:
         if added:
             log.info("%d flaky tests of the project %d were quarantined", added, id)
 
+    @contextlib.contextmanager
+    def _warned(self) -> Iterator[None]:
+        """Logs that the policy could not be applied."""
+        try:
+            yield
+        except (peewee.PeeweeException, Problem) as error:
+            log.warning("flaky tests could not be quarantined: %s", error)
+
     async def watch(self) -> None:
         """Counts the failures of an earlier version, once, then deletes what has expired, for ever."""
-        with _warned("failures of an earlier version could not be counted"):
+        try:
             while await self._in_store(clusters.backfill):
                 await asyncio.sleep(_PAUSE_SECONDS)
+        except (peewee.PeeweeException, Problem) as error:
+            log.warning("failures of an earlier version could not be counted: %s", error)
         while True:
-            with _warned("old runs could not be deleted"):
+            try:
                 await self._delete_expired()
+            except (peewee.PeeweeException, Problem) as error:
+                log.warning("old runs could not be deleted: %s", error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PERIOD_SECONDS):
                     await self._run_stored.wait()
@@ -173,12 +190,3 @@ class Retention:
         while more := await self._in_store(lambda: open_projects.delete_some(id)):
             await asyncio.sleep(_PAUSE_SECONDS)
         return more is False
-
-
-@contextlib.contextmanager
-def _warned(failure: str) -> Iterator[None]:
-    """Logs what could not be done; it is tried again."""
-    try:
-        yield
-    except (peewee.PeeweeException, Problem) as error:
-        log.warning("%s: %s", failure, error)

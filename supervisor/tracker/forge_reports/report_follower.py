@@ -91,7 +91,11 @@ class ReportFollower:
 
     async def watch(self) -> None:
         """Follows, for ever."""
-        await watch_rounds(self._wake, self._round, log, "commits cannot be reported now")
+
+        def failed(error: Exception, is_known: bool) -> None:
+            log.warning("commits cannot be reported now: %s", error, exc_info=not is_known)
+
+        await watch_rounds(self._wake, self._round, failed)
 
     async def _round(self) -> float | None:
         """Reports what is due; returns the seconds until something else is, None if nothing waits."""
