@@ -91,11 +91,16 @@ class Streams:
             raise Unavailable(f"all {places} streams are in use")
 
     def open(self, io: IOStream, kind: str, cookie: str = "") -> Stream:
-        """Takes over a connection and sends the head of the response, with `cookie` as Set-Cookie."""
+        """Takes over a connection and sends the head of the response, with `cookie` as Set-Cookie.
+
+        A client that has disconnected meanwhile is not counted.
+        """
         if self._poll is None or self._heart is None:
             self._poll = Poll()
             self._heart = asyncio.get_running_loop().create_task(self._beat(), name="heartbeat")
         stream = take_over(io, self._settings.stream_buffer, self._discard[kind], self._poll)
+        if stream.is_closed:
+            return stream
         self._open[kind].add(stream)
         stream.send(f"Set-Cookie: {cookie}\r\n".encode().join((_HEAD[:-2], _HEAD[-2:])) if cookie else _HEAD)
         return stream

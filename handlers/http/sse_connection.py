@@ -32,7 +32,7 @@ class Stream(ABC):
         self._on_close: tuple[Callable[[Stream], object], ...] = (on_close,)
 
     def when_closed(self, callback: Callable[[Stream], object]) -> None:
-        """Calls `callback` when the client disconnects or is dropped; at once where it has."""
+        """Calls `callback` when the client disconnects or is dropped; at once if it has."""
         if self.is_closed:
             callback(self)
         else:
@@ -208,6 +208,9 @@ class IoStream(Stream):
         self._io = io
         self._queued_bytes = 0
         self._queue: list[bytes] = []
+        if io.closed():  # it would never call the callback
+            self._on_closed()
+            return
         io.max_write_buffer_size = None  # `_limit` applies instead
         io.set_close_callback(self._on_closed)
         _prepare(io, limit)
@@ -253,7 +256,7 @@ def _prepare(io: IOStream, limit: int) -> None:
 
 
 def take_over(io: IOStream, limit: int, on_close: Callable[[Stream], object], poll: Poll) -> Stream:
-    """Returns a stream on a connection that Tornado has detached."""
+    """Returns a stream on a connection that Tornado has detached; a closed one if its client has disconnected."""
     if not isinstance(io, SSLIOStream) and not io.writing() and not io.closed():
         try:
             return PlainStream(io, limit, on_close, poll)

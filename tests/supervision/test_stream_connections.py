@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from stream_pairs import LIMIT_BYTES, stream_pair
-from tornado.iostream import StreamClosedError
+from tornado.iostream import IOStream, StreamClosedError
 
+from handlers.http.sse import Streams
 from handlers.http.sse_connection import IoStream, PlainStream, Stream
 from handlers.supervision.streams import send_pieces
+from models.config.settings import Config
 
 
 @pytest.fixture(params=[PlainStream, IoStream])
@@ -183,3 +186,24 @@ def test_a_large_end_of_a_log_is_sent_in_events_between_which_the_loop_runs() ->
 )  # fmt: skip
 def test_each_line_of_a_log_is_a_line_of_an_event(piece: bytes, events: list[bytes]) -> None:
     assert [event for _, event in sent(piece).events] == [b"event: log\n" + event + b"\n" for event in events]
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_client_that_left_before_its_stream_began_holds_no_place(is_reset: bool) -> None:
+    async def check() -> None:
+        streams = Streams(Config().server)
+        left = []
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = socket.create_connection(listener.getsockname())
+            io = IOStream(listener.accept()[0])
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", is_reset, 0))
+        client.close()
+        with pytest.raises(StreamClosedError):
+            await io.read_bytes(1)
+        stream = streams.open(io, "live")
+        stream.when_closed(lambda _: left.append("stream"))
+        stream.send(b"data: late\n\n")
+        assert (len(streams), stream.is_closed, left) == (0, True, ["stream"])
+        streams.close()
+
+    asyncio.run(check())
