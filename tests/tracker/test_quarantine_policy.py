@@ -82,6 +82,26 @@ def test_commits_before_the_window_and_runs_of_forks_do_not_count(store: Project
     )
 
 
+def test_a_passing_run_of_a_fork_makes_no_test_flaky(store: Project) -> None:
+    for commit in ("a", "b"):
+        for fork in (None, None, "fork/r"):
+            outcome = PASSED if fork else FAILED
+            records.create_run(store, {"c.A x": outcome}, commit_sha=commit, head_repo=fork)
+    assert quarantine_policy.apply(store.id, POLICY, LATER) == 0
+    own = Run.get(Run.head_repo.is_null())
+    assert flaky.on_commit(own) == []
+
+
+def test_a_pass_before_the_window_does_not_count(store: Project) -> None:
+    since = LATER - 14 * DAY
+    for commit in ("a", "b"):
+        records.create_run(store, {"c.A x": PASSED}, commit_sha=commit, created_at=since - SECOND)
+        for _ in range(2):
+            records.create_run(store, {"c.A x": FAILED}, commit_sha=commit, created_at=since + SECOND)
+    assert quarantine_policy.apply(store.id, POLICY, LATER) == 0
+    assert quarantine_policy.apply(store.id, POLICY, LATER - SECOND) == 1
+
+
 def test_runs_that_mark_a_test_as_flaky_count_by_commit(store: Project) -> None:
     for commit in ("a", "a", None):
         run = records.create_run(store, {"c.A x": PASSED}, commit_sha=commit)

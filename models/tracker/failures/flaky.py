@@ -43,7 +43,7 @@ _MIXED = f"""
     FROM recent run CROSS JOIN result bad {_LEG.format("bad")}
     WHERE run.commit_sha IN (SELECT commit_sha FROM again) AND bad.run_id = run.id AND bad.status IN {FAILING}
     AND EXISTS (SELECT 1 FROM run other CROSS JOIN result good {_LEG.format("good")}
-        WHERE other.project_id = :project AND other.commit_sha = run.commit_sha AND other.id <> run.id
+        WHERE other.project_id = :project AND other.commit_sha = run.commit_sha AND other.id <> run.id {{only}}
         AND other.flag = run.flag AND good.test_id = bad.test_id AND good.run_id = other.id AND good.status = 0
         AND {_SAME_LEG.format("good")} AND NOT EXISTS (SELECT 1 FROM result too {_LEG.format("too")}
             WHERE too.test_id = bad.test_id AND too.run_id = other.id AND too.status IN {FAILING}
@@ -52,20 +52,22 @@ _MARKED = """
     FROM recent run CROSS JOIN result r INDEXED BY result_flaky
     WHERE run.flaky > 0 AND r.run_id = run.id AND r.flaky = 1"""
 _FOUND = f"""{_RECENT.format(since="", window=WINDOW)},
-    mixed AS (SELECT DISTINCT bad.test_id, run.commit_sha {_MIXED}),
+    mixed AS (SELECT DISTINCT bad.test_id, run.commit_sha {_MIXED.format(only="")}),
     marked AS (SELECT DISTINCT r.test_id {_MARKED}),
     found AS MATERIALIZED (SELECT test_id, count(commit_sha) AS commits FROM
         (SELECT test_id, commit_sha FROM mixed UNION ALL SELECT test_id, NULL FROM marked) AS each
         GROUP BY test_id)"""  # noqa: S608 (constants)
+_ONLY_OWN = "AND other.head_repo IS NULL"
 _OFTEN = f"""{_RECENT.format(since="AND created_at >= :since AND head_repo IS NULL", window=POLICY_WINDOW)},
-    seen AS (SELECT bad.test_id, run.commit_sha AS place, run.created_at AS at {_MIXED}
+    seen AS (SELECT bad.test_id, run.commit_sha AS place, run.created_at AS at
+            {_MIXED.format(only=f"{_ONLY_OWN} AND other.created_at >= :since")}
         UNION ALL SELECT r.test_id, coalesce(run.commit_sha, CAST(run.id AS TEXT)), run.created_at {_MARKED})
     SELECT test_id, count(DISTINCT place), max(at) FROM seen GROUP BY test_id HAVING count(DISTINCT place) >= :least
     ORDER BY count(DISTINCT place) DESC, test_id"""  # noqa: S608 (constants)
 _OF_THIS = """AND id IN (SELECT :run UNION SELECT id FROM run
         WHERE project_id = :project AND commit_sha = :commit AND flag = :flag AND head_repo IS NULL)"""
 _OF_COMMIT = f"""{_RECENT.format(since=_OF_THIS, window=WINDOW)},
-    seen AS (SELECT bad.test_id {_MIXED} UNION SELECT r.test_id {_MARKED})
+    seen AS (SELECT bad.test_id {_MIXED.format(only=_ONLY_OWN)} UNION SELECT r.test_id {_MARKED})
     SELECT t.id, t.class_name, t.name FROM seen JOIN test t ON t.id = seen.test_id WHERE NOT EXISTS (SELECT 1 FROM mark
         WHERE project_id = :project AND mark.test_id = t.id AND status = 'QUARANTINED')
     ORDER BY t.id LIMIT {MAX_TESTS}"""  # noqa: S608 (constants)
