@@ -262,6 +262,29 @@ def test_an_upload_that_is_sent_again_does_not_reopen_a_run(server: Server, proj
     )
 
 
+def test_a_report_that_an_early_attempt_sends_again_does_not_outlive_the_attempts(server: Server, project: str) -> None:
+    for attempt in (0, 1, 2):
+        job(server, project, GREEN, "one", attempt)
+        job(server, project, GREEN, "one", 0)  # it stays that of the latest attempt
+    assert job(server, project, junit(2, prefix="other"), "one", 3)["tests"] == 2
+
+
+def test_a_job_with_legs_keeps_a_report_that_another_job_has_superseded(server: Server, project: str) -> None:
+    shared, other = junit(3, prefix="shared"), junit(1, prefix="other")
+    job(server, project, shared, "one", 1)
+    job(server, project, junit(1), "two", 3)
+    job(server, project, shared, "two", 2, jobInstance="leg")
+    job(server, project, other, "one", 2)
+    assert job(server, project, other, "two", 2)["tests"] == 5, "two legs of one attempt: nothing is superseded"
+
+
+def test_a_later_job_with_an_equal_report_reopens_a_run(server: Server, project: str) -> None:
+    job(server, project, GREEN, "one")
+    assert job(server, project, GREEN, "one", complete="true")["state"] == "COMPLETE"
+    assert job(server, project, GREEN, "one")["state"] == "COMPLETE", "it is sent again"
+    assert job(server, project, GREEN, "two")["state"] == "PENDING"
+
+
 def test_an_upload_of_another_branch_or_commit_warns_that_the_run_keeps_its_own(server: Server, project: str) -> None:
     assert job(server, project, GREEN, branch="main", commit="a")["warnings"] == []
     other = job(server, project, RED, branch="topic", commit="a")

@@ -43,6 +43,13 @@ _HEIRS = """
         AND n.job_key = u.job_key) OR EXISTS (SELECT 1 FROM upload n WHERE n.run_id = u.run_id
         AND n.job_key = u.job_key GROUP BY n.attempt HAVING count(DISTINCT n.job_instance) > 1))
     GROUP BY r.id"""
+_LOST = """
+    SELECT r.id, r.run_id, lost.upload FROM report r JOIN
+    (SELECT min(r.id) AS id, min(u.id) AS upload FROM upload u JOIN repeated_report x ON x.upload_id = u.id
+        JOIN report r ON r.kind = x.kind AND r.hash = x.hash JOIN run other ON other.id = r.run_id
+        WHERE u.run_id = :run AND u.job_key = :job_key AND other.superseded_by = :run AND NOT EXISTS
+        (SELECT 1 FROM report o WHERE o.run_id = :run AND o.kind = r.kind AND o.hash = r.hash)
+        GROUP BY r.kind, r.hash) AS lost ON lost.id = r.id"""
 _ATTEMPTS = """
     SELECT attempt, count(DISTINCT job_instance) FROM upload WHERE run_id = ? AND job_key = ? GROUP BY attempt"""
 _REPORTS_OF_JOB = """
@@ -141,6 +148,7 @@ def _leave_to_others(run: Run, job_key: str, report_ids: Sequence[int]) -> Colle
 def supersede(run: Run, job_key: str) -> tuple[Collection[int], str | None]:
     """Moves the reports of a job between the run and its superseded attempts.
 
+    A job that turns out to be ambiguous gets back the reports that only another job's superseded attempt has kept.
     Returns the ids of the superseded runs whose reports changed, and a warning where the key is ambiguous: two
     instances of one attempt are legs of a matrix, and then nothing is superseded.
     """
@@ -152,6 +160,10 @@ def supersede(run: Run, job_key: str) -> tuple[Collection[int], str | None]:
         target = run.id if is_ambiguous or attempt == newest else _superseded_run(run, job_key, attempt)
         if holder != target:
             moves.setdefault((holder, target), []).append(report)
+    if is_ambiguous:
+        for report, holder, upload in reports.execute_sql(_LOST, {"run": run.id, "job_key": job_key}).fetchall():
+            reports.execute_sql("UPDATE report SET upload_id = ? WHERE id = ?", (upload, report))
+            moves.setdefault((holder, run.id), []).append(report)
     for (holder, target), ids in moves.items():
         left = _leave_to_others(run, job_key, ids) if holder == run.id else ()
         _move([id for id in ids if id not in left], holder, target)

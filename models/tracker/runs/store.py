@@ -115,8 +115,9 @@ _REPORTS = f"""
     SELECT :reports + s.number, :run, s.kind, s.hash, s.name, s.format, :module, :now, :upload, s.warnings,
     {", ".join(f"s.{name}" for name in _COUNTS + _COVERED)} FROM reports s WHERE NOT EXISTS
     (SELECT 1 FROM report r WHERE r.run_id = :run AND r.kind = s.kind AND r.hash = s.hash) AND NOT EXISTS
-    (SELECT 1 FROM report r JOIN upload u ON u.id = r.upload_id WHERE u.run_id = :run AND r.upload_id = :upload
-     AND r.kind = s.kind AND r.hash = s.hash)"""  # noqa: S608
+    (SELECT 1 FROM upload own CROSS JOIN upload u CROSS JOIN report r WHERE own.id = :upload AND u.run_id = :run
+     AND u.job_key = own.job_key AND (u.id = own.id OR (u.job_key <> '' AND u.attempt > own.attempt))
+     AND r.upload_id = u.id AND r.kind = s.kind AND r.hash = s.hash)"""  # noqa: S608
 _ROWS = (
     f"""INSERT INTO suite (id, report_id, run_id, name, tests, failed, errors, skipped, duration_ms)
     SELECT :suites + id, :reports + report, :run, name, tests, failed, errors, skipped, duration_ms
@@ -349,13 +350,13 @@ def _measure_patch(run: Run, has_diff: bool) -> None:
 
 
 def _complete(run: Run, upload: Upload, is_new: bool, is_first: bool) -> None:
-    """Sets the state of the run. An upload that is sent again reopens nothing.
+    """Sets the state of the run, which a later upload reopens. One that is sent again reopens nothing.
 
     `is_new`: it had a report that the run did not have. `is_first`: it is the first of its job and attempt.
     """
-    reopens = is_new
+    reopens = is_new or is_first
     if upload.expected_uploads is not None:
-        reopens |= is_first or upload.expected_uploads != run.expected_uploads
+        reopens |= upload.expected_uploads != run.expected_uploads
         _set(run, expected_uploads=upload.expected_uploads)
     state = attempts.state_after(run, upload.complete)
     changes = state != run.state and (reopens or state == "COMPLETE" or upload.complete)
