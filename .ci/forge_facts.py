@@ -37,6 +37,10 @@ REPORTS = {
         ("PATCH", "/repos/{owner}/{repo}/issues/comments/{comment_id}"),
         ("GET", "/repos/{owner}/{repo}/commits/{commit_sha}/pulls"),
         ("GET", "/user"),
+        ("POST", "/repos/{owner}/{repo}/check-runs"),
+        ("PATCH", "/repos/{owner}/{repo}/check-runs/{check_run_id}"),
+        ("GET", "/repos/{owner}/{repo}/installation"),
+        ("POST", "/app/installations/{installation_id}/access_tokens"),
     ],
 }
 _MEDIA_TYPE = re.compile(r"application/vnd\.[a-z0-9.+-]+")
@@ -74,17 +78,17 @@ def report_facts(document: Json, method: str, path: str) -> Json:
     }
 
 
-def _body(document: Json, schema: Json) -> Json:
-    """The names, types and choices of a body, which has no others."""
-    named = {name: _resolved(document, part) for name, part in schema["properties"].items()}
-    kept = {
-        name: {**_schema(document, part, 1), **({"enum": part["enum"]} if "enum" in part else {})}
-        for name, part in named.items()
-    }
-    return {
-        "type": "object", "properties": kept, "required": sorted(schema.get("required", [])),
-        "additionalProperties": False,
-    }  # fmt: skip
+def _body(document: Json, schema: Any) -> Json:
+    """The names, types, choices and bounds of a body, which has no others."""
+    schema = _resolved(document, schema)
+    kept: dict[str, Any] = {**_schema(document, schema, 0)}
+    kept |= {name: schema[name] for name in ("enum", "maxItems", "maxLength") if name in schema}
+    if "items" in schema:
+        kept["items"] = _body(document, schema["items"])
+    if "properties" in schema:
+        kept["properties"] = {name: _body(document, part) for name, part in schema["properties"].items()}
+        kept |= {"required": sorted(schema.get("required", [])), "additionalProperties": False}
+    return kept | {name: schema[name] for name in ("oneOf", "anyOf") if name in schema}
 
 
 def _tokens(document: Json) -> list[Json]:

@@ -177,6 +177,18 @@ class Services:
             ) from None
         return accounts, SignOn(self.config, accounts, self.clock)
 
+    def _check_apps(self) -> None:
+        """Raises `CannotUse` if a forge has a GitHub App, and what signs for it is not installed."""
+        named = [name for name, forge in self.config.tracker.forges.items() if forge.app is not None]
+        if not named:
+            return
+        try:
+            import cryptography  # noqa: F401 (large, and of the extra)
+            import jwt  # noqa: F401
+        except ImportError as error:
+            extra = "the extra `crypto` (pip install 'pilothouse[crypto]')"
+            raise CannotUse(f"tracker.forges.{named[0]}.app needs {extra}: {error}") from None
+
     def _join_nodes(self, instance: str, runs: PubSub[RunUpdate]) -> Sharing:
         """Joins the nodes that share a database."""
         from supervisor.replication import Sharing  # imports the PostgreSQL driver, which is large
@@ -184,7 +196,8 @@ class Services:
         return Sharing(self.config.server.database_url or "", instance, self.changes, runs)
 
     def _notifications(self, instance: str, runs: PubSub[RunUpdate]) -> Outbound:
-        """What reports the changes of processes and runs."""
+        """What reports the changes of processes and runs. Raises `CannotUse`."""
+        self._check_apps()
         made = Outbound(self.config, self.clock, instance, self.tracker.forges.secrets, self._labels)
         self.changes.subscribe(made.notice)
         self.supervision.notices.published.subscribe(made.notice)

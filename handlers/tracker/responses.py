@@ -118,6 +118,7 @@ class ForgeReportsInfo:
     statuses: str
     context: str
     untrusted: str
+    publish: str
 
 
 @http_message

@@ -11,7 +11,7 @@ from attrs import NOTHING, evolve
 
 from models.config import env_files, login_checks, notify_checks, parsers, secret_files
 from models.config.parsers import ValidationError
-from models.config.settings import MAX_SOCKET_PATH_BYTES, Config
+from models.config.settings import MAX_SOCKET_PATH_BYTES, Config, Forge
 from models.supervision.captured_logs import with_log
 from models.supervision.process import Condition, Dependency, ProcessSpec, Restart, circle
 from models.supervision.selectors import is_glob
@@ -106,7 +106,8 @@ class CrossChecks:
         if (ca_file := config.server.outbound.ca_file) is not None and not os.access(ca_file, os.R_OK):
             self._fault("server.outbound.ca-file", f"{parsers.shown(str(ca_file))} cannot be read")
         for name, forge in config.tracker.forges.items():
-            for path, why in secret_files.faults(f"tracker.forges.{name}", "token", forge.token, forge.token_file):
+            at = f"tracker.forges.{name}"
+            for path, why in _forge_faults(at, forge, self._is_faulty(f"{at}.app")):
                 self._fault(path, why)
 
     def _check_groups(self, config: Config) -> None:
@@ -165,6 +166,21 @@ class CrossChecks:
                 if other != spec.name:
                     why = f"{other} and {spec.name} have the same log file {parsers.shown(path)}"
                     self._fault(f"{PROCESSES}.{spec.template}", f"{why}; write ${{{{ num }}}} in it")
+
+
+def _forge_faults(at: str, forge: Forge, is_faulty: bool) -> Iterator[tuple[str, object]]:
+    yield from secret_files.faults(at, "token", forge.token, forge.token_file)
+    app = forge.app
+    if app is None:
+        return
+    if forge.type != "github":
+        yield f"{at}.app", "only a forge of the type github has apps"
+    if forge.token is not None or forge.token_file is not None:
+        yield at, "token and app cannot be given together"
+    if app.private_key is None and app.private_key_file is None and not is_faulty:
+        yield f"{at}.app", "needs private-key or private-key-file"
+    read = secret_files.private_key_of
+    yield from secret_files.faults(f"{at}.app", "private-key", app.private_key, app.private_key_file, read)
 
 
 def ignored(config: Config) -> list[str]:

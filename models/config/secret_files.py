@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from models.config import parsers
@@ -15,6 +16,9 @@ KEY_BYTES = 32
 SIGNING_PREFIX = "whsec_"
 _SIGNING_BYTES = (24, 64)
 _MAX_FILE_BYTES = 64 * 1024
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN (RSA )?PRIVATE KEY-----\s+([A-Za-z0-9+/=]{1,100}\s+){1,200}-----END (RSA )?PRIVATE KEY-----"
+)
 
 
 def check_token(text: str) -> str:
@@ -22,6 +26,13 @@ def check_token(text: str) -> str:
     if not 0 < len(text) <= MAX_TOKEN_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
         raise ValidationError(f"must have 1 to {MAX_TOKEN_CHARACTERS} printable ASCII characters without spaces")
     return text
+
+
+def check_private_key(text: str) -> str:
+    """A private RSA key in PEM, PKCS#1 or PKCS#8, without a password. Raises `ValidationError`."""
+    if _PRIVATE_KEY.fullmatch(text.strip()) is None:
+        raise ValidationError("must be a private RSA key in PEM without a password (BEGIN RSA PRIVATE KEY)")
+    return text.strip() + "\n"
 
 
 def check_url(text: str) -> str:
@@ -37,13 +48,23 @@ def token_of(path: Path) -> str:
     return check_token(_content(path).decode("utf-8", "replace").strip())
 
 
-def faults(at: str, name: str, text: str | None, file: Path | None) -> Iterator[tuple[str, object]]:
-    """What is wrong with a secret that is given as text or in a file, with the path of the property below `at`."""
+def private_key_of(path: Path) -> str:
+    """The private key in a file. Raises `ValidationError`."""
+    return check_private_key(_content(path).decode("utf-8", "replace"))
+
+
+def faults(
+    at: str, name: str, text: str | None, file: Path | None, read: Callable[[Path], str] = token_of
+) -> Iterator[tuple[str, object]]:
+    """What is wrong with a secret that is given as text or in a file, with the path of the property below `at`.
+
+    `read` reads it from a file, and raises `ValidationError`.
+    """
     if text is not None and file is not None:
         yield at, f"{name} and {name}-file cannot be given together"
     elif file is not None:
         try:
-            token_of(file)
+            read(file)
         except ValidationError as why:
             yield f"{at}.{name}-file", why
 

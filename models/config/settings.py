@@ -33,6 +33,8 @@ from models.supervision.process import LogMode, ProcessSpec, Seconds, Size
 KIB, MIB, DAY = 1024, 1024**2, 86400
 MAX_SOCKET_PATH_BYTES = 107
 """What the address of a Unix socket holds."""
+MAX_FORGE_ID = 2**53 - 1
+"""Of an App or an installation on a forge."""
 
 
 class BadConfig(Exception):
@@ -360,6 +362,7 @@ class Attachments:
 SourceMode = Literal["off", "upload", "forge"]
 ReportComment = Literal["always", "changes", "failures", "off"]
 ReportStatuses = Literal["aggregate", "flags", "both"]
+ReportPublish = Literal["status", "check", "both"]
 UntrustedReport = Literal["none", "comment"]
 
 
@@ -371,6 +374,16 @@ class Source:
 
 
 @frozen
+class ForgeApp:
+    """A GitHub App, which gets a token for each repository. Without `installation_id` GitHub is asked for it."""
+
+    id: Annotated[int, parsers.between(1, MAX_FORGE_ID)]
+    private_key: Annotated[str, secret_files.check_private_key] | None = field(default=None, repr=False)
+    private_key_file: Path | None = None
+    installation_id: Annotated[int, parsers.between(1, MAX_FORGE_ID)] | None = None
+
+
+@frozen
 class Forge:
     type: Literal["github", "gitlab", "forgejo"]
     url: ForgeUrl
@@ -378,6 +391,7 @@ class Forge:
     token: Annotated[str, secret_files.check_token] | None = field(default=None, repr=False)
     token_file: Path | None = None
     repositories: tuple[Filled, ...] = ("*",)
+    app: ForgeApp | None = None
 
 
 @frozen
@@ -385,7 +399,7 @@ class ForgeReports:
     """What is reported to the forges of `tracker.forges`."""
 
     enabled: bool = True
-    publish: Literal["status"] = "status"
+    publish: ReportPublish = "status"
     comment: ReportComment = "changes"
     statuses: ReportStatuses = "aggregate"
     context: Annotated[str, forge_checks.status_context] = "pilothouse/gate"

@@ -26,6 +26,9 @@ FORGE_STATUS = "forge-status"
 """The kind of a message that sets the status of a commit on a forge."""
 FORGE_COMMENT = "forge-comment"
 """That of a comment on a pull request."""
+FORGE_CHECK = "forge-check"
+"""That of a check run of a GitHub App."""
+FORGE_KINDS = (FORGE_STATUS, FORGE_COMMENT, FORGE_CHECK)
 MAX_ERROR_CHARACTERS = 500
 MAX_TARGETS_AT_ONCE = 4
 LEASE_SECONDS = 60

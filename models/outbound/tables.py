@@ -62,6 +62,14 @@ STEPS = [
         "CREATE TABLE dropped (target TEXT NOT NULL, project_id INTEGER NOT NULL, count INTEGER NOT NULL,"
         " last_at INTEGER NOT NULL, reported_at INTEGER, PRIMARY KEY (target, project_id))",
     ],
+    [
+        "CREATE TABLE forge_check (project_id INTEGER NOT NULL, name TEXT NOT NULL, check_id INTEGER NOT NULL,"
+        " hash TEXT NOT NULL, annotations TEXT NOT NULL, is_completed INTEGER NOT NULL, sent_at INTEGER NOT NULL,"
+        " PRIMARY KEY (project_id, name))",
+        "CREATE INDEX forge_check_by_time ON forge_check (sent_at)",
+        "CREATE TABLE forge_check_refusal (project_id INTEGER PRIMARY KEY, reason TEXT NOT NULL,"
+        " created_at INTEGER NOT NULL)",
+    ],
 ]
 """`forge_wait`: commits that are to be reported to their forge (`forge_reports/waits.py`)."""
 

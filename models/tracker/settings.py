@@ -19,7 +19,7 @@ from models.config.settings import SourceMode
 from models.errors import Conflict, Invalid, NotFound
 from models.inputs import UNSET, Input, Kind, body, inputs
 from models.json_format import http_message
-from models.tracker.forge_reports.report_settings import COMMENTS, STATUSES, UNTRUSTED
+from models.tracker.forge_reports.report_settings import COMMENTS, PUBLISH, STATUSES, UNTRUSTED
 from models.tracker.forges.forge_links import repository, without_login
 from models.tracker.tables import Project, reports
 
@@ -206,6 +206,9 @@ class ProjectSettings:
     forge_reports_untrusted: Any = _choice(
         "Report of runs that are not trusted", "What is reported of runs that are not trusted", UNTRUSTED
     )
+    forge_reports_publish: Any = _choice(
+        "Status or check of a commit", "Whether a commit has a status, a check of a GitHub App, or both", PUBLISH
+    )
 
 
 FOR_WRITERS = (
@@ -222,6 +225,7 @@ FOR_OWNERS = (
 FORGE = (
     "source_mode", "forge_repo", "forge_token", "forge_reports_enabled", "forge_reports_comment",
     "forge_reports_statuses", "forge_reports_context", "forge_reports_untrusted",
+    "forge_reports_publish",
 )  # fmt: skip
 """What the form of the forge has."""
 TIMES = ("carry_forward_max_age", "quarantine_within", "quarantine_expires")

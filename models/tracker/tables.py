@@ -400,6 +400,7 @@ class Project(Table):
     forge_reports_enabled = Flag(null=True)
     forge_reports_statuses, forge_reports_context = peewee.TextField(null=True), peewee.TextField(null=True)
     forge_reports_comment, forge_reports_untrusted = peewee.TextField(null=True), peewee.TextField(null=True)
+    forge_reports_publish = peewee.TextField(null=True)
 
 
 class Run(Table):
@@ -494,3 +495,4 @@ STEPS.append(
     ]
 )
 """The summaries of tests (`models/tracker/insights`). Null in a scope: of any branch, or flag."""
+STEPS.append(["ALTER TABLE project ADD COLUMN forge_reports_publish TEXT"])

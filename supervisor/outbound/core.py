@@ -17,7 +17,7 @@ from models.errors import Unavailable
 from models.json_format import rfc3339
 from models.outbound import events, following, outbox
 from models.outbound.channels import Channel, name_of
-from models.outbound.outbox import FORGE_COMMENT, FORGE_STATUS, Delivery, Outcome
+from models.outbound.outbox import FORGE_KINDS, Delivery, Outcome
 from models.outbound.tables import FILE, store
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.project_secrets import ProjectSecrets
@@ -130,7 +130,7 @@ class Core:
     async def _send(self, delivery: Delivery) -> Outcome:
         if delivery.kind == "notify":
             return await self.notifier.send(delivery)
-        if delivery.kind in (FORGE_STATUS, FORGE_COMMENT) and self._reporter is not None:
+        if delivery.kind in FORGE_KINDS and self._reporter is not None:
             return await self._reporter.send(delivery)
         return Outcome(False, None, f"nothing sends messages of the kind {delivery.kind}", is_final=True)
 

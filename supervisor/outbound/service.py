@@ -187,11 +187,10 @@ class Outbound:
         core = self._core
         if core is None or core.reports is None:
             return None
-        from models.outbound.outbox import FORGE_COMMENT
         from models.tracker.forge_reports import waits  # loaded with `reports`
 
         try:
-            return await core.run(lambda: waits.refusal(project_id) or waits.refusal(project_id, FORGE_COMMENT))
+            return await core.run(lambda: waits.any_refusal(project_id))
         except (peewee.PeeweeException, Problem) as error:
             log.warning("the state of the reports of project %d cannot be read: %s", project_id, error)
             return None

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import zlib
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from attrs import evolve
@@ -25,6 +26,9 @@ from supervisor.http.client import GuardedClient, Lookup, Request, Response, Rul
 from supervisor.http.outbound import outbound_rules
 from supervisor.single_flight import SingleFlight
 
+if TYPE_CHECKING:
+    from supervisor.tracker.forge_reports.app_tokens import AppTokens
+
 log = logging.getLogger("forges")
 
 MAX_REASON_CHARACTERS = 500
@@ -34,7 +38,8 @@ _MAX_REMEMBERED = 1000
 _REFUSED = (401, 403)
 
 Key = tuple[int, bytes, str]
-"""The project, a digest of the token and the URL: a file is shown only to those whose token has read it."""
+"""The project, a digest of the token, or of the App and repository, and the URL: a file is shown only to those whose
+token has read it."""
 
 
 def rules(settings: Config) -> Rules:
@@ -66,6 +71,7 @@ class ForgeSources:
         self.secrets = ProjectSecrets(settings.server)
         self._settings = settings
         self._client = GuardedClient(rules(settings), lookup)
+        self._apps: AppTokens | None = None
         self._flights: SingleFlight[bytes] = SingleFlight()
         self._cache: OrderedDict[Key, bytes] = OrderedDict()
         self._cached_bytes = 0
@@ -95,12 +101,23 @@ class ForgeSources:
 
     async def _text(self, request: FileRequest) -> str:
         facts = request.project_id, request.has_own_token, request.name, request.forge
-        token = await asyncio.to_thread(token_of, self.secrets, *facts)
-        key = request.project_id, hashlib.sha256(token.encode()).digest(), request.url
+        if request.forge.app is not None and not request.has_own_token:
+            token, shown = await self._app_token(request), f"{request.forge.app.id} {request.repository}"
+        else:
+            token = shown = await asyncio.to_thread(token_of, self.secrets, *facts)
+        key = request.project_id, hashlib.sha256(shown.encode()).digest(), request.url
         packed = self._cached(key)
         if packed is None:
             packed = await self._flights.run(key, lambda: self._fetch(key, request, token))
         return (await asyncio.to_thread(zlib.decompress, packed)).decode()
+
+    async def _app_token(self, request: FileRequest) -> str:
+        """The token of a GitHub App for the repository. Raises `Problem`."""
+        if self._apps is None:
+            from supervisor.tracker.forge_reports.app_tokens import AppTokens  # with what it imports, on first use
+
+            self._apps = AppTokens(self._client, self._settings.server.outbound.max_answer)
+        return await self._apps.token(request.name, request.forge, request.repository)
 
     async def _fetch(self, key: Key, request: FileRequest, token: str) -> bytes:
         packed = self._cached(key)  # by the call before
@@ -116,6 +133,8 @@ class ForgeSources:
                     auth_scheme=request.auth_scheme,
                 )
             )
+            if response.status == 401 and self._apps is not None:
+                self._apps.forget(token)  # the next request gets another one
             text = self._judge(request, response)
             packed = await asyncio.to_thread(lambda: zlib.compress(text.encode("utf-8", "replace"), 6))
             self._keep(key, packed)

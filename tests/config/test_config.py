@@ -14,7 +14,7 @@ import pytest
 from models.children import Limits
 from models.config.cross_checks import ignored
 from models.config.loader import VARIABLES, differences, load
-from models.config.settings import BadConfig, Config, Forge
+from models.config.settings import BadConfig, Config, Forge, ForgeApp
 from models.supervision.process import (
     Condition,
     Dependency,
@@ -1344,6 +1344,23 @@ def test_a_login_by_a_proxy_is_read(read: Read) -> None:
 
 # -- forges
 
+HUB = "type: github, url: https://a.example"
+PEM = "-----BEGIN RSA PRIVATE KEY----- p-secret -----END RSA PRIVATE KEY-----".replace("p-secret", "cA+/c2Vj==")
+
+
+def test_an_app_of_a_forge_is_read(read: Read, tmp_path: Path) -> None:
+    file = tmp_path / "app.pem"
+    file.write_text(PEM.replace("----- ", "-----\r\n").replace(" -----END", "\r\n-----END"))
+    config = read(f"""
+        tracker:
+          forges:
+            a: {{{HUB}, app: {{id: 12, private-key-file: {file}, installation-id: 34}}}}
+            b: {{{HUB}, app: {{id: 12, private-key: '{PEM}'}}}}
+    """)
+    apps = [forge.app for forge in config.tracker.forges.values()]
+    assert apps == [ForgeApp(12, None, file, 34), ForgeApp(12, f"{PEM}\n")]
+    assert "c2Vj" not in repr(config)
+
 
 def test_a_forge_is_read_with_its_defaults(read: Read, tmp_path: Path) -> None:
     file = tmp_path / "token"
@@ -1380,7 +1397,21 @@ def test_a_forge_is_read_with_its_defaults(read: Read, tmp_path: Path) -> None:
         ("{type: github, url: https://a.example, token: 'p-secret x'}", "tracker.forges.x.token: must have 1 to 4096"),
         ("{type: github, url: https://a.example, token: p-secret, token-file: /f}", "cannot be given together"),
         ("{type: github, url: https://a.example, token-file: /nowhere/f}", "'/nowhere/f' cannot be read: No such file"),
-        ("{type: github, url: https://a.example, app: 1}", "tracker.forges.x.app: unknown property"),
+        ("{type: github, url: https://a.example, app: 1}", "tracker.forges.x.app: a mapping is expected"),
+        (f"{{{HUB}, app: {{id: 1, private-key: p-secret}}}}", "x.app.private-key: must be a private RSA key in PEM"),
+        (
+            f"{{{HUB}, app: {{id: 1, private-key-file: /nowhere/k}}}}",
+            "x.app.private-key-file: '/nowhere/k' cannot be read",
+        ),
+        (
+            f"{{{HUB}, app: {{id: 1, private-key-file: /dev/null}}}}",
+            "x.app.private-key-file: must be a private RSA key",
+        ),
+        (f"{{{HUB}, app: {{id: 1}}}}", "x.app: needs private-key or private-key-file"),
+        (f"{{{HUB}, app: {{private-key: '{PEM}'}}}}", "x.app.id: is required"),
+        (f"{{{HUB}, app: {{id: 0, private-key: '{PEM}'}}}}", "x.app.id: '0' is not between 1 and"),
+        (f"{{{HUB}, token: p-secret, app: {{id: 1, private-key: '{PEM}'}}}}", "token and app cannot be given together"),
+        (f"{{type: gitlab, url: https://a.example, app: {{id: 1, private-key: '{PEM}'}}}}", "only a forge of the type"),
     ],
 )
 def test_an_error_of_a_forge_is_reported_without_its_secret(read: Read, forge: str, fault: str) -> None:

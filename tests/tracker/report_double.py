@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import jsonschema  # type: ignore[import-untyped]
+import jwt
 from chart_servers import Reply, WebServer
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from forge_double import FACTS, TOKEN
 
 from models.config.settings import Forge
@@ -110,6 +114,9 @@ class ReportDouble:
         """What a forge lists as pull requests."""
         self.writes: list[tuple[str, str, str]] = []
         """Each request that made or changed a comment: the kind of forge, the method and the text."""
+        self.checks: list[dict[str, Any]] = []
+        """The check runs of the App, as GitHub has them: an update adds its annotations."""
+        self.app: App | None = None
         self.is_anonymous = False
         """Whether the token is nobody's."""
         self.tokens = {TOKEN}
@@ -133,7 +140,10 @@ class ReportDouble:
         self.differences += differing(kind, handler.command, path.removeprefix(PREFIXES[kind]), body)
         if (answer := self.answers.pop(0) if self.answers else None) is not None:
             return answer
-        if _token(kind, headers) not in self.tokens:
+        token, place = _token(kind, headers), urlsplit(path).path.removeprefix(PREFIXES[kind])
+        if place.endswith(("/installation", "/access_tokens")):
+            return self.app.reply(self.tokens, token, place, body) if self.app else (404, JSON, b"{}")
+        if token not in self.tokens:
             return 401, JSON, b'{"message":"Bad credentials"}'
         return self._accept(kind, handler.command, path, json.loads(body or b"null"))
 
@@ -141,6 +151,8 @@ class ReportDouble:
         path, query = urlsplit(url).path, dict(parse_qsl(urlsplit(url).query))
         if path.endswith("/user"):
             return (403, JSON, b"{}") if self.is_anonymous else _json(200, {"id": OWN_ID, "login": "bot"})
+        if "/check-runs" in path:
+            return self._check(method, path, body)
         if "/statuses/" in path:
             self.statuses.append((kind, path.rpartition("/")[2], body))
             return 201, JSON, b"{}"
@@ -152,6 +164,18 @@ class ReportDouble:
             size, page = int(query.get("per_page", 10_000)), int(query.get("page", 1))
             return _json(200, found[size * (page - 1) : size * page])
         return self._write(kind, method, path, body["body"])
+
+    def _check(self, method: str, path: str, body: dict[str, Any]) -> Reply:
+        output = body.pop("output", {})
+        annotations = output.pop("annotations", [])
+        if method == "POST":
+            self.checks.append({"id": 2**40 + len(self.checks), "annotations": []})
+        found = next((one for one in self.checks if path.endswith(f"/{one['id']}")), None)
+        found = self.checks[-1] if method == "POST" else found
+        if found is None:
+            return 404, JSON, b'{"message":"Not Found"}'
+        found |= {**body, **output, "annotations": [*found["annotations"], *annotations]}
+        return _json(201 if method == "POST" else 200, {"id": found["id"]})
 
     def _write(self, kind: str, method: str, path: str, text: str) -> Reply:
         if method == "POST":
@@ -169,9 +193,47 @@ class ReportDouble:
         """A comment on a pull request."""
         writer = "author" if kind == "gitlab" else "user"
         id = 1 + max((one["id"] for one in self.comments), default=100)
-        made = {"id": id, "body": text, writer: {"id": author}, "kind": kind, "number": number}
+        made: dict[str, Any] = {"id": id, "body": text, writer: {"id": author}, "kind": kind, "number": number}
+        if self.app is not None and author == OWN_ID:
+            made["performed_via_github_app"] = {"id": self.app.id}
         self.comments.append(made)
         return made
+
+
+class App:
+    """A GitHub App that is installed once: it gives tokens for one repository, in return for what its key signs."""
+
+    id = 4711
+    installation = 99
+
+    def __init__(self) -> None:
+        self.key = rsa.generate_private_key(65537, 2048)
+        self.given: list[dict[str, Any]] = []
+        """The claims of each request for a token, and the repositories that it is for."""
+
+    def pem(self, is_pkcs8: bool = False) -> str:
+        """The private key."""
+        form = serialization.PrivateFormat.PKCS8 if is_pkcs8 else serialization.PrivateFormat.TraditionalOpenSSL
+        no_password = serialization.NoEncryption()
+        return self.key.private_bytes(serialization.Encoding.PEM, form, no_password).decode()
+
+    def reply(self, tokens: set[str], token: str, path: str, body: bytes) -> Reply:
+        """The answer to the App itself."""
+        try:
+            claims = jwt.decode(token, self.key.public_key(), ["RS256"], options={"require": ["exp", "iat", "iss"]})
+        except jwt.PyJWTError:
+            return 401, JSON, b'{"message":"A JSON web token could not be decoded"}'
+        if claims["iss"] != str(self.id) or claims["exp"] - claims["iat"] > 600:
+            return 401, JSON, b'{"message":"Integration not found, or exp is too far in the future"}'
+        if path.endswith("/installation"):
+            return _json(200, {"id": self.installation})
+        if path != f"/app/installations/{self.installation}/access_tokens":
+            return 404, JSON, b'{"message":"Not Found"}'
+        self.given.append({**claims, **json.loads(body)})
+        made = f"ghs_{len(self.given)}_of_the_app"
+        tokens.add(made)
+        end = datetime.now(UTC) + timedelta(hours=1)
+        return _json(201, {"token": made, "expires_at": end.strftime("%Y-%m-%dT%H:%M:%SZ")})
 
 
 def _json(status: int, value: Any) -> Reply:

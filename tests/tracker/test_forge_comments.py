@@ -22,7 +22,7 @@ from models.outbound import outbox
 from models.outbound.outbox import FORGE_COMMENT, Outcome
 from models.supervision.process import Seconds
 from models.tracker.forge_reports import comment_facts, comment_text, commit_reports, waits
-from models.tracker.forge_reports.comment_facts import PullFacts
+from models.tracker.forge_reports.comment_facts import CommitFacts
 from models.tracker.forge_reports.comment_text import code
 from models.tracker.forge_reports.commit_reports import CommitReport
 from models.tracker.forges import project_forge
@@ -87,11 +87,11 @@ class Pull:
         assert self.double.differences == []
         return outcome
 
-    def facts(self, commit: str) -> PullFacts:
+    def facts(self, commit: str) -> CommitFacts:
         gate, settings, known = self.config.tracker.quality_gate, ForgeReports(), self.config.tracker.forges
         link = project_forge.link(Project.get_by_id(self.project.id), known)
         found = comment_facts.find(self.project, 7, commit, link, gate, settings, known, 0)
-        assert isinstance(found, PullFacts), found
+        assert isinstance(found, CommitFacts), found
         return found
 
     @property

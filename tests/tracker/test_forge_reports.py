@@ -392,6 +392,7 @@ def test_a_forge_that_hangs_delays_no_upload(server: Server, double: ReportDoubl
     [
         ({"forgeReportsStatuses": "all"}, "forgeReportsStatuses"),
         ({"forgeReportsComment": "never"}, "forgeReportsComment"),
+        ({"forgeReportsPublish": "none"}, "forgeReportsPublish"),
         ({"forgeReportsUntrusted": True}, "forgeReportsUntrusted"),
         ({"forgeReportsEnabled": "yes"}, "forgeReportsEnabled"),
         ({"forgeReportsContext": ""}, "forgeReportsContext"),
@@ -406,6 +407,7 @@ def test_a_bad_setting_is_named(server: Server, double: ReportDouble, settings: 
 
 def test_null_inherits_the_setting_of_the_server(server: Server, double: ReportDouble) -> None:
     own = {"enabled": False, "comment": "always", "statuses": "both", "context": "ci", "untrusted": "comment"}
+    own["publish"] = "both"
     names = [f"forgeReports{name.title()}" for name in own]
     project = Reported(server, double, "inherits")
     found = project.patch(**dict(zip(names, own.values(), strict=True)))
@@ -413,5 +415,6 @@ def test_null_inherits_the_setting_of_the_server(server: Server, double: ReportD
     assert '"enabled":false' in found.text, "not 0"
     inherited = {
         "enabled": True, "comment": "off", "statuses": "aggregate", "context": "pilothouse/gate", "untrusted": "none",
+        "publish": "status",
     }  # fmt: skip
     assert project.patch(**dict.fromkeys(names)).json["forgeReports"] == inherited

@@ -477,7 +477,7 @@ def test_concurrent_equal_requests_are_coalesced_and_the_cache_is_bounded(double
     url = f"{double.web.url}/api/v1/repos/shop/cart/raw/{quote(PATH)}?ref={SHA}"
 
     def request(project: int) -> FileRequest:
-        return FileRequest(project, False, "tea", forge, url, PATH, SHA, auth_scheme="token")
+        return FileRequest(project, False, "tea", forge, url, PATH, SHA, "shop/cart", auth_scheme="token")
 
     async def use() -> None:
         sources = ForgeSources(settings)
@@ -500,7 +500,7 @@ def test_request_to_an_unresponsive_forge_times_out(web: WebServer, tmp_path: Pa
         server = ServerSettings(data_dir=tmp_path, outbound=Outbound(timeout=0.2))  # type: ignore[arg-type]
         sources = ForgeSources(Config(server=server, tracker=Tracker(forges={"tea": forge})))
         file = CoveredFile("a", PATH, (), (), (), [], None, None)
-        request = FileRequest(1, False, "tea", forge, f"{url}/x", PATH, SHA)
+        request = FileRequest(1, False, "tea", forge, f"{url}/x", PATH, SHA, "shop/cart")
         found = asyncio.run(sources.with_text(file, request))
     assert found.text is None
     assert "took longer than server.outbound.timeout (0.2 s)" in str(found.reason)

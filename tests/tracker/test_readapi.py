@@ -105,7 +105,7 @@ def test_project_has_its_effective_thresholds_and_its_branches(server: Server) -
     }  # fmt: skip
     assert found["forgeReports"] == {
         "enabled": True, "comment": "changes", "statuses": "aggregate", "context": "pilothouse/gate",
-        "untrusted": "none",
+        "untrusted": "none", "publish": "status",
     }  # fmt: skip
     assert found["branches"] == ["b", "main"]
     assert found["role"] is None

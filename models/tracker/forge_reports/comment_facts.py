@@ -1,7 +1,8 @@
-"""The contents of the comment on a pull request: the facts of its newest commit."""
+"""The contents of the comment on a pull request, and of the check of a commit: the facts of that commit."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Sequence
 
@@ -53,11 +54,10 @@ class Failures:
 
 
 @frozen
-class PullFacts:
-    """The newest commit of a pull request. `is_unverified`: an upload had no credential of WRITE."""
+class CommitFacts:
+    """A commit, or the newest one of a pull request. `is_unverified`: an upload had no credential of WRITE."""
 
     project: Project
-    number: int
     detail: CommitDetail
     failures: Failures
     pages: ForgePages | None
@@ -81,25 +81,26 @@ class PullFacts:
 
 def find(
     project: Project,
-    number: int,
+    number: int | None,
     commit: str,
     link: ForgeLink,
     gate: QualityGate,
     settings: ForgeReports,
     forges: Forges,
     late: int,
-) -> PullFacts | str:
-    """The facts of a pull request, or why it is not reported.
+) -> CommitFacts | str:
+    """The facts of a pull request, or of a commit without `number`; or why it is not reported.
 
-    An older `commit` of it never counts: its newest one does, or `commit` where no upload names the pull request.
+    An older `commit` of a pull request never counts: its newest one does, or `commit` where no upload names the pull
+    request.
     """
+    detail = None
+    with contextlib.suppress(Problem):
+        detail = None if number is None else commits.of_pull(project, number, gate, late)
     try:
-        detail = commits.of_pull(project, number, gate, late)
-    except Problem:
-        try:
-            detail = commits.of_commit(project, commit, gate, late)
-        except Problem as problem:
-            return problem.message
+        detail = detail or commits.of_commit(project, commit, gate, late)
+    except Problem as problem:
+        return problem.message
     runs = [flag.status.run for flag in detail.flags]
     if not is_whole(detail.commit.newest.commit_sha):
         return f"the commit {detail.commit.newest.commit_sha} is not a whole SHA"
@@ -109,7 +110,7 @@ def find(
         return "uploads of the commit are missing"
     pages = project_forge.pages(project, None, forges, None)
     is_unverified = not all(run.trusted for run in runs)
-    return PullFacts(project, number, detail, _failures(project, detail.flags), pages, is_unverified)
+    return CommitFacts(project, detail, _failures(project, detail.flags), pages, is_unverified)
 
 
 def _failures(project: Project, flags: Sequence[FlagDetail]) -> Failures:

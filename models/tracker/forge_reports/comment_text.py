@@ -1,4 +1,4 @@
-"""The text of the comment on a pull request, in Markdown.
+"""The text of the comment on a pull request and of the check of a commit, in Markdown.
 
 All text of reports stands in code spans, so no mention, reference, HTML or link in it is live.
 """
@@ -13,7 +13,7 @@ from urllib.parse import quote
 from models.outbound.formats import plain
 from models.percentages import change, rounded_down
 from models.tracker.coverage.file_coverage import percent
-from models.tracker.forge_reports.comment_facts import MAX_FILES, PullFacts
+from models.tracker.forge_reports.comment_facts import MAX_FILES, CommitFacts
 from models.tracker.forge_reports.commit_reports import SHORT_SHA_DIGITS
 from models.tracker.gate.commit_gate import FlagStatus
 
@@ -40,9 +40,14 @@ def code(text: str | None, most: int = _MAX_SPAN) -> str:
     return f"{fence}{space}{line}{space}{fence}"
 
 
-def render(facts: PullFacts, public_url: str | None) -> str:
-    """The whole comment, of at most `MAX_CHARACTERS`: sections at the end are left out where it is longer."""
-    head = [marker(facts.project.id, public_url), _title(facts), _totals(facts)]
+def render(facts: CommitFacts, public_url: str | None) -> str:
+    """The whole comment, of at most `MAX_CHARACTERS`."""
+    return page(facts, public_url, marker(facts.project.id, public_url))
+
+
+def page(facts: CommitFacts, public_url: str | None, *first: str) -> str:
+    """The text after what comes `first`: sections at the end are left out where it is longer than `MAX_CHARACTERS`."""
+    head = [*first, _title(facts), _totals(facts)]
     foot = _foot(facts, public_url)
     sections = [text for make in _SECTIONS if (text := make(facts))]
     more = ""
@@ -52,14 +57,14 @@ def render(facts: PullFacts, public_url: str | None) -> str:
     return "\n\n".join(part for part in (*head, *sections, more, foot) if part)[:MAX_CHARACTERS]
 
 
-def _title(facts: PullFacts) -> str:
+def _title(facts: CommitFacts) -> str:
     word = "failed" if facts.has_failed else "passed"
     title = f"### Gate {word}: {code(facts.project.name)}"
     warning = "> **Unverified:** an upload of this commit had no credential of the project."
     return f"{title}\n\n{warning}" if facts.is_unverified else title
 
 
-def _totals(facts: PullFacts) -> str:
+def _totals(facts: CommitFacts) -> str:
     runs = [flag.status.run for flag in facts.detail.flags]
     passed, skipped = sum(run.passed for run in runs), sum(run.skipped for run in runs)
     parts = [f"{passed} passed", f"{sum(run.failed + run.errors for run in runs)} failed", f"{skipped} skipped"]
@@ -70,7 +75,7 @@ def _totals(facts: PullFacts) -> str:
     return f"**Tests:** {', '.join(parts)}"
 
 
-def _coverage(facts: PullFacts) -> str:
+def _coverage(facts: CommitFacts) -> str:
     judged, patch, lines = facts.detail.commit.judged, facts.detail.patch, []
     if judged.coverage is not None:
         lines.append(f"**Coverage:** {rounded_down(judged.coverage.pct)}%{change(judged.verdict.coverage_delta)}")
@@ -80,7 +85,7 @@ def _coverage(facts: PullFacts) -> str:
     return "\n\n".join(lines)
 
 
-def _rules(facts: PullFacts) -> str:
+def _rules(facts: CommitFacts) -> str:
     rules = sorted(facts.detail.commit.judged.verdict.rules, key=lambda rule: rule.passed)
     lines = []
     for rule in rules[:_MAX_RULES]:
@@ -93,7 +98,7 @@ def _and_more(count: int, shown: int) -> list[str]:
     return [f"- and {count - shown} more"] if count > shown else []
 
 
-def _flags(facts: PullFacts) -> str:
+def _flags(facts: CommitFacts) -> str:
     flags = facts.detail.commit.judged.flags
     if len(flags) < 2:
         return ""
@@ -115,7 +120,7 @@ def _sha(commit: str | None) -> str:
     return code((commit or "-")[:SHORT_SHA_DIGITS])
 
 
-def _new_failures(facts: PullFacts) -> str:
+def _new_failures(facts: CommitFacts) -> str:
     lines = []
     for one in facts.failures.new:
         owner = f", owner {code(one.owner)}" if one.owner else ""
@@ -124,15 +129,15 @@ def _new_failures(facts: PullFacts) -> str:
     return _collapsed("New failures", facts.failures.new_count, lines)
 
 
-def _fixed(facts: PullFacts) -> str:
+def _fixed(facts: CommitFacts) -> str:
     return _collapsed("Fixed", facts.failures.fixed_count, [f"- {code(name)}" for name in facts.failures.fixed])
 
 
-def _flaky(facts: PullFacts) -> str:
+def _flaky(facts: CommitFacts) -> str:
     return _collapsed("Flaky", facts.failures.flaky_count, [f"- {code(name)}" for name in facts.failures.flaky])
 
 
-def _uncovered(facts: PullFacts) -> str:
+def _uncovered(facts: CommitFacts) -> str:
     files = sorted((file for file in facts.detail.patch.files if file.missed), key=lambda file: -file.missed)
     lines = []
     for file in files[:MAX_FILES]:
@@ -150,7 +155,7 @@ def _collapsed(title: str, count: int, lines: Sequence[str], entries: int | None
     return f"<details><summary>{title} ({count})</summary>\n\n{body}\n\n</details>"
 
 
-def _foot(facts: PullFacts, public_url: str | None) -> str:
+def _foot(facts: CommitFacts, public_url: str | None) -> str:
     """The links, the commit and the attempt."""
     newest, links = facts.detail.commit.newest, []
     if public_url is not None:
@@ -170,7 +175,7 @@ def _is_link(url: str | None) -> bool:
     return url is not None and _URL.fullmatch(url) is not None
 
 
-_SECTIONS: Sequence[Callable[[PullFacts], str]] = (
+_SECTIONS: Sequence[Callable[[CommitFacts], str]] = (
     _coverage, _rules, _flags, _new_failures, _fixed, _flaky, _uncovered,
 )  # fmt: skip
 """From the most important one to that which is left out first."""

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from models.config.settings import Forge, ForgeReports, QualityGate
 from models.errors import Problem
-from models.outbound.outbox import FORGE_COMMENT, FORGE_STATUS, Message
+from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, Message
 from models.percentages import change, rounded_down
 from models.tracker.forge_reports import report_settings
 from models.tracker.forges import project_forge
@@ -162,18 +162,36 @@ def distrusted(runs: Sequence[Run], link: ForgeLink, forges: Forges, allows_othe
     return None
 
 
+def has_app(found: CommitReport) -> bool:
+    """Whether a GitHub App reports: the project has no token of its own."""
+    return found.forge.app is not None and found.project.forge_token_at is None
+
+
+def publishes_check(found: CommitReport) -> bool:
+    """Whether a commit has a check: only an App can make one."""
+    return found.settings.publish != "status" and has_app(found)
+
+
 def messages(found: CommitReport) -> list[Message]:
-    """The messages for the outbox: one for each context, and one for the comment."""
-    settings, flags = found.settings, [flag.flag for flag in found.own]
+    """The messages for the outbox: one for each context, one for the check and one for the comment."""
+    settings, has_check = found.settings, publishes_check(found)
     others = [] if settings.comment == "off" else _comments(found)
     if not found.is_trusted:
         return others
+    contexts = [] if has_check and settings.publish == "check" else _contexts(found)
+    checks = [_message(found, FORGE_CHECK, settings.context)] if has_check else []
+    return [*(_message(found, FORGE_STATUS, *one) for one in contexts), *checks, *others]
+
+
+def _contexts(found: CommitReport) -> list[tuple[str, str | None]]:
+    """The name of each status of a commit, with its flag; None: of all flags."""
+    settings, flags = found.settings, [flag.flag for flag in found.own]
     contexts: list[tuple[str, str | None]] = []
     if settings.statuses != "flags":
         contexts.append((settings.context, None))
     if settings.statuses != "aggregate":
         contexts += [(f"{settings.context}/{flag}"[:_MAX_NAME_CHARACTERS], flag) for flag in flags]
-    return [*(_message(found, context, flag) for context, flag in contexts), *others]
+    return contexts
 
 
 def _comments(found: CommitReport) -> list[Message]:
@@ -190,11 +208,12 @@ def _comments(found: CommitReport) -> list[Message]:
     return [Message(FORGE_COMMENT, f"{TARGET}{found.link.name}", payload, key, found.project.id)]
 
 
-def _message(found: CommitReport, context: str, flag: str | None) -> Message:
-    title = f"status {context} of {found.commit[:SHORT_SHA_DIGITS]}"
-    payload = {"type": "forge.status", "data": {"title": title}, "commit": found.commit, "context": context}
-    key = f"{FORGE_STATUS} {found.project.id} {found.commit} {context}"
-    return Message(FORGE_STATUS, f"{TARGET}{found.link.name}", {**payload, "flag": flag}, key, found.project.id)
+def _message(found: CommitReport, kind: str, context: str, flag: str | None = None) -> Message:
+    noun = kind.removeprefix("forge-")
+    title = f"{noun} {context} of {found.commit[:SHORT_SHA_DIGITS]}"
+    payload = {"type": f"forge.{noun}", "data": {"title": title}, "commit": found.commit, "context": context}
+    key = f"{kind} {found.project.id} {found.commit} {context}"
+    return Message(kind, f"{TARGET}{found.link.name}", {**payload, "flag": flag}, key, found.project.id)
 
 
 def status(found: CommitReport, context: str, flag: str | None) -> CommitStatus | None:

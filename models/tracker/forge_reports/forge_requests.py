@@ -55,6 +55,17 @@ def request(forge: Forge, token: str, method: str, path: str, body: Mapping[str,
     return HttpMessage(api_url(forge) + path, data, headers, token, header, scheme, method)
 
 
+def installation(forge: Forge, jwt: str, repository: str) -> HttpMessage:
+    """Which installation of a GitHub App has a repository. `jwt` is that of the App."""
+    return request(forge, jwt, "GET", f"/repos/{quote(repository)}/installation")
+
+
+def installation_token(forge: Forge, jwt: str, id: int, repository: str) -> HttpMessage:
+    """A token of an installation, for one repository."""
+    body = {"repositories": [repository.rpartition("/")[2]]}
+    return request(forge, jwt, "POST", f"/app/installations/{id}/access_tokens", body)
+
+
 def digest(message: HttpMessage) -> str:
     """Of the contents of a request: equal reports are not sent twice."""
     return hashlib.sha256(b"\n".join((message.url.encode(), message.body))).hexdigest()
@@ -115,6 +126,13 @@ def author_of(comment: Any) -> int | None:
     """The id of the user that wrote a comment."""
     user = comment.get("user") or comment.get("author") if isinstance(comment, dict) else None
     id = user.get("id") if isinstance(user, dict) else None
+    return id if isinstance(id, int) else None
+
+
+def app_of(comment: Any) -> int | None:
+    """The id of the GitHub App that wrote a comment."""
+    app = comment.get("performed_via_github_app") if isinstance(comment, dict) else None
+    id = app.get("id") if isinstance(app, dict) else None
     return id if isinstance(id, int) else None
 
 

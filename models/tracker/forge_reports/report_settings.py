@@ -6,14 +6,15 @@ from typing import get_args
 
 from attrs import evolve
 
-from models.config.settings import ForgeReports, ReportComment, ReportStatuses, UntrustedReport
+from models.config.settings import ForgeReports, ReportComment, ReportPublish, ReportStatuses, UntrustedReport
 from models.tracker.tables import Project
 
-OF_PROJECT = ("enabled", "comment", "statuses", "context", "untrusted")
+OF_PROJECT = ("enabled", "comment", "statuses", "context", "untrusted", "publish")
 """The settings that a project may have; their columns begin with `forge_reports_`."""
 STATUSES = get_args(ReportStatuses)
 COMMENTS = get_args(ReportComment)
 UNTRUSTED = get_args(UntrustedReport)
+PUBLISH = get_args(ReportPublish)
 
 
 def of_project(project: Project, settings: ForgeReports) -> ForgeReports:

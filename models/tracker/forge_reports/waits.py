@@ -12,7 +12,7 @@ from attrs import frozen
 
 from models.config.settings import ForgeReports, Outbox
 from models.outbound import following, outbox
-from models.outbound.outbox import FORGE_COMMENT, FORGE_STATUS, Message
+from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, Message
 from models.outbound.tables import store
 
 RUNS, STATUSES, SETTINGS = "forge", "forge-mark", "forge-settings"
@@ -47,12 +47,16 @@ _SENT = "SELECT hash FROM forge_sent WHERE project_id = ? AND name = ?"
 _RECORD = """
     INSERT INTO forge_sent (project_id, name, hash, sent_at) VALUES (?, ?, ?, ?)
     ON CONFLICT (project_id, name) DO UPDATE SET hash = excluded.hash, sent_at = excluded.sent_at"""
-_PRUNE = "DELETE FROM forge_sent WHERE sent_at < ?"
+_PRUNE = ("DELETE FROM forge_sent WHERE sent_at < ?", "DELETE FROM forge_check WHERE sent_at < ?")
 _REFUSE = """
     INSERT INTO {} (project_id, reason, created_at) VALUES (?, ?, ?)
     ON CONFLICT (project_id) DO UPDATE SET reason = excluded.reason"""
-_REFUSALS = {FORGE_STATUS: "forge_refusal", FORGE_COMMENT: "forge_comment_refusal"}
-"""A token may set statuses and make no comments."""
+_REFUSALS = {
+    FORGE_STATUS: "forge_refusal",
+    FORGE_COMMENT: "forge_comment_refusal",
+    FORGE_CHECK: "forge_check_refusal",
+}
+"""A token may set statuses, and make no comments or checks."""
 _OF_PULL = "project_id = ? AND repository = ? AND number = ?"
 _COMMENT = f"SELECT comment_id, hash, is_deleted FROM forge_comment WHERE {_OF_PULL}"  # noqa: S608 (our own condition)
 _KEEP_COMMENT = """
@@ -143,7 +147,8 @@ def forget(now: int, limits: Outbox, longest: float) -> None:
     """
     with store.atomic():
         store.execute_sql(_FORGET, (now - int((limits.max_age + longest) * _SECOND),))
-        store.execute_sql(_PRUNE, (now - limits.retain_days * _DAY,))
+        for statement in _PRUNE:
+            store.execute_sql(statement, (now - limits.retain_days * _DAY,))
         store.execute_sql(_FORGET_COMMENTS, (now - _COMMENT_DAYS * _DAY,))
 
 
@@ -159,9 +164,14 @@ def record(project_id: int, name: str, hash: str, now: int) -> None:
 
 
 def refusal(project_id: int, kind: str = FORGE_STATUS) -> str | None:
-    """Why the forge refused the token of a project, for statuses or comments."""
+    """Why the forge refused the token of a project, for a kind of report."""
     row = store.execute_sql(f"SELECT reason FROM {_REFUSALS[kind]} WHERE project_id = ?", (project_id,)).fetchone()  # noqa: S608 (constants)
     return None if row is None else str(row[0])
+
+
+def any_refusal(project_id: int) -> str | None:
+    """Why the forge refused the token of a project, for any kind of report."""
+    return next((reason for kind in _REFUSALS if (reason := refusal(project_id, kind)) is not None), None)
 
 
 def refuse(project_id: int, reason: str, now: int, kind: str = FORGE_STATUS) -> None:

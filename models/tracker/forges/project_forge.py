@@ -68,6 +68,7 @@ class FileRequest:
     url: str
     path: str
     commit: str
+    repository: str
     headers: Mapping[str, str] = field(factory=dict)
     token_header: str = "Authorization"  # noqa: S105 (a header)
     auth_scheme: str = "Bearer"
@@ -147,7 +148,7 @@ def link(project: Project, forges: Forges) -> ForgeLink:
         return ForgeLink("UNKNOWN_HOST", f"no forge of tracker.forges has the repository {project.forge_repo}")
     name, forge, path = found
     if project.forge_token_at is None:
-        if forge.token is None and forge.token_file is None:
+        if forge.token is None and forge.token_file is None and forge.app is None:
             return ForgeLink("NO_TOKEN", f"neither the project nor the forge {name} has a token", *found)
         if not project.forge_repo_by_admin:
             reason = f"the token of the forge {name} is for repositories that an ADMIN confirmed: set the project's own"
@@ -233,7 +234,7 @@ def request(run: Run, project: Project, file: CoveredFile, forges: Forges) -> Fi
         file=quote(path, safe=""),
         commit=commit,
     )
-    facts = (project.id, project.forge_token_at is not None, linked.name, forge, url, path, commit)
+    facts = (project.id, project.forge_token_at is not None, linked.name, forge, url, path, commit, linked.path)
     if forge.type == "gitlab":
         return FileRequest(*facts, token_header="PRIVATE-TOKEN", auth_scheme="")  # noqa: S106 (a header's name)
     if forge.type == "forgejo":

@@ -9,8 +9,8 @@ import re
 from models.config.settings import Config
 from models.outbound.outbox import FORGE_COMMENT, Outcome
 from models.storage.store import MAX_QUERY_SECONDS
-from models.tracker.forge_reports import comment_facts, comment_text, forge_requests, waits
-from models.tracker.forge_reports.comment_facts import PullFacts
+from models.tracker.forge_reports import comment_facts, comment_text, commit_reports, forge_requests, waits
+from models.tracker.forge_reports.comment_facts import CommitFacts
 from models.tracker.forge_reports.commit_reports import CommitReport
 from models.tracker.forge_reports.forge_requests import COMMENTS_A_PAGE, CommentRequests
 from models.tracker.forge_reports.waits import Comment
@@ -18,7 +18,8 @@ from models.tracker.runs import attempts
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.outbound.dispatcher import Run
-from supervisor.tracker.forge_reports.forge_client import ForgeClient, is_refused, parsed
+from supervisor.tracker.forge_reports.exchange import is_refused, parsed
+from supervisor.tracker.forge_reports.forge_client import ForgeClient
 
 _MAX_PAGES = 10
 _GONE = (404, 410)
@@ -50,21 +51,21 @@ class Commenter:
         try:
             if number is None:
                 number = await self._open_request(found, requests)
-            return await self._keep(found, requests, *await self._facts(found, number))
+            return await self._keep(found, requests, number, *await self._facts(found, number))
         except _Ended as ended:
             outcome = ended.outcome
         if is_refused(outcome) and not _IS_LOCKED.search(outcome.error or ""):
             await self._client.refuse(found, outcome, FORGE_COMMENT)
         return outcome
 
-    async def _facts(self, found: CommitReport, number: int) -> tuple[PullFacts, str]:
+    async def _facts(self, found: CommitReport, number: int) -> tuple[CommitFacts, str]:
         """The facts of a pull request, and the text of its comment. Raises `_Ended`."""
         tracker = self._config.tracker
         late = attempts.late(tracker.runs, self._clock.now())
         place = found.project, number, found.commit, found.link
         limits = tracker.quality_gate, found.settings, tracker.forges, late
 
-        def rendered() -> tuple[PullFacts, str] | str:
+        def rendered() -> tuple[CommitFacts, str] | str:
             facts = comment_facts.find(*place, *limits)
             return facts if isinstance(facts, str) else (facts, comment_text.render(facts, public_url))
 
@@ -74,17 +75,19 @@ class Commenter:
             raise _Ended(_unsent(result))
         return result
 
-    async def _keep(self, found: CommitReport, requests: CommentRequests, facts: PullFacts, text: str) -> Outcome:
+    async def _keep(
+        self, found: CommitReport, requests: CommentRequests, number: int, facts: CommitFacts, text: str
+    ) -> Outcome:
         """Makes the comment, or changes it. Raises `_Ended`."""
         hash = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-        id, place, number = found.project.id, requests.repository, facts.number
+        id, place = found.project.id, requests.repository
         kept: Comment | None = await self._run(lambda: waits.comment(id, place, number))
         if kept is not None and (kept.is_deleted or kept.hash == hash):
             return _unsent("somebody deleted the comment" if kept.is_deleted else "the comment is the same already")
         if kept is None:
             if not is_wanted(found.settings.comment, facts):
                 return _unsent(f"there is nothing to say (comment: {found.settings.comment})")
-            known = await self._own_comment(found, requests, facts)
+            known = await self._own_comment(found, requests, number)
             kept = None if known is None else Comment(known, "")
         outcome, made = await self._written(found, requests, number, kept, text)
         now, new = self._clock.now(), Comment(made, hash, is_deleted=not outcome.is_delivered)
@@ -114,18 +117,27 @@ class Commenter:
         outcome, _ = await self._client.send(found, message)
         return outcome.is_delivered
 
-    async def _own_comment(self, found: CommitReport, requests: CommentRequests, facts: PullFacts) -> int | None:
-        """The id of a comment with our marker, by the owner of our token. Raises `_Ended`."""
+    async def _author(self, found: CommitReport, requests: CommentRequests) -> int | None:
+        """The id of the user that our token belongs to; None if it is nobody's. Raises `_Ended`."""
         outcome, body = await self._client.send(found, requests.user())
         user = await parsed(body) if outcome.is_delivered else None
         own = user.get("id") if isinstance(user, dict) else None
-        if not isinstance(own, int):
-            if outcome.status not in (403, 404) or not outcome.is_final:  # a token of a CI job is nobody's
-                _ended_unless_delivered(outcome)
+        if isinstance(own, int):
+            return own
+        if outcome.status not in (403, 404) or not outcome.is_final:  # a token of a CI job is nobody's
+            _ended_unless_delivered(outcome)
+        return None
+
+    async def _own_comment(self, found: CommitReport, requests: CommentRequests, number: int) -> int | None:
+        """The id of a comment with our marker, by the owner of our token or by our App. Raises `_Ended`."""
+        app = found.forge.app if commit_reports.has_app(found) else None
+        own = app.id if app else await self._author(found, requests)
+        if own is None:
             return None
-        marker = comment_text.marker(facts.project.id, self._config.server.public_url)
+        author = forge_requests.app_of if app else forge_requests.author_of
+        marker = comment_text.marker(found.project.id, self._config.server.public_url)
         for page in range(1, _MAX_PAGES + 1):
-            if (message := requests.listing(facts.number, page)) is None:
+            if (message := requests.listing(number, page)) is None:
                 break
             outcome, body = await self._client.send(found, message)
             _ended_unless_delivered(outcome)
@@ -133,7 +145,7 @@ class Commenter:
             for one in comments if isinstance(comments, list) else ():
                 text = one.get("body") if isinstance(one, dict) else None
                 is_ours = isinstance(text, str) and text.startswith(marker)
-                if is_ours and forge_requests.author_of(one) == own and isinstance(one.get("id"), int):
+                if is_ours and author(one) == own and isinstance(one.get("id"), int):
                     return int(one["id"])
             if not isinstance(comments, list) or len(comments) < COMMENTS_A_PAGE:
                 break
@@ -150,7 +162,7 @@ class Commenter:
         return number
 
 
-def is_wanted(mode: str, facts: PullFacts) -> bool:
+def is_wanted(mode: str, facts: CommitFacts) -> bool:
     """Whether a comment is made. One that was made is kept up to date, whatever there is to say."""
     return mode == "always" or (facts.has_news if mode == "changes" else facts.has_failed)
 

@@ -10,7 +10,7 @@ from attrs import evolve
 
 from models.config.settings import Config
 from models.errors import Problem
-from models.outbound.outbox import FORGE_COMMENT, Delivery, Outcome
+from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, Delivery, Outcome
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.forge_reports import commit_reports, forge_requests, waits
 from models.tracker.forge_reports.commit_reports import CommitReport
@@ -19,8 +19,11 @@ from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.http.client import Lookup
 from supervisor.outbound.dispatcher import Run
+from supervisor.tracker.forge_reports.app_tokens import TokenRefused
+from supervisor.tracker.forge_reports.checker import Checker
 from supervisor.tracker.forge_reports.commenter import Commenter
-from supervisor.tracker.forge_reports.forge_client import ForgeClient, is_refused
+from supervisor.tracker.forge_reports.exchange import is_refused
+from supervisor.tracker.forge_reports.forge_client import ForgeClient
 from supervisor.tracker.forge_reports.report_follower import find_report
 
 MAX_SECONDS = 45
@@ -46,13 +49,14 @@ class Reporter:
         self._on_resumed = on_resumed
         self._client = ForgeClient(config, clock, run, secrets, lookup)
         self._commenter = Commenter(config, clock, run, self._client)
+        self._checker = Checker(config, clock, run, self._client)
 
     async def send(self, delivery: Delivery) -> Outcome:
         """Sends a report once. What need not be sent any more is done."""
         project_id, content, kind = int(delivery.project_id or 0), delivery.content, delivery.kind
         refusal = await self._run(lambda: waits.refusal(project_id, kind))
         if refusal is not None and not delivery.attempts:
-            return Outcome(kind == FORGE_COMMENT, None, f"not sent: {refusal}", is_final=True)
+            return Outcome(kind != FORGE_STATUS, None, f"not sent: {refusal}", is_final=True)
         found = await asyncio.to_thread(self._find, project_id, content["commit"])
         if isinstance(found, str):
             return Outcome(True, None, f"not sent: {found}")
@@ -60,8 +64,14 @@ class Reporter:
             async with asyncio.timeout(MAX_SECONDS):
                 if kind == FORGE_COMMENT:
                     outcome = await self._commenter.send(found, content["pull"])
+                elif kind == FORGE_CHECK:
+                    outcome = await self._checker.send(found, content["context"])
                 else:
                     outcome = await self._send_status(found, content["context"], content["flag"])
+        except TokenRefused as refused:
+            outcome = refused.outcome
+            if is_refused(outcome):
+                await self._client.refuse(found, outcome, kind)
         except Problem as problem:
             return Outcome(False, None, problem.message)
         except TimeoutError:
