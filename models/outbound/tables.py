@@ -70,6 +70,11 @@ STEPS = [
         "CREATE TABLE forge_check_refusal (project_id INTEGER PRIMARY KEY, reason TEXT NOT NULL,"
         " created_at INTEGER NOT NULL)",
     ],
+    [
+        "CREATE TABLE forge_verdict (project_id INTEGER NOT NULL, commit_sha TEXT NOT NULL, hash TEXT NOT NULL,"
+        " reported_at INTEGER NOT NULL, PRIMARY KEY (project_id, commit_sha))",
+        "CREATE INDEX forge_verdict_by_time ON forge_verdict (reported_at)",
+    ],
 ]
 """`forge_wait`: commits that are to be reported to their forge (`forge_reports/waits.py`)."""
 

@@ -28,6 +28,7 @@ from models.supervision.process import Seconds
 from models.tracker.forge_reports import commit_reports, waits
 from models.tracker.forge_reports.commit_reports import CommitReport
 from models.tracker.project_secrets import ProjectSecrets
+from models.tracker.runs import retention
 from models.tracker.tables import Project, Run
 from supervisor.tracker.forge_reports.report_follower import ReportFollower, find_report
 from supervisor.tracker.forge_reports.reporter import Reporter
@@ -251,6 +252,81 @@ def test_a_commit_that_cannot_be_judged_stops_no_other(
     assert wait >= 4, "what fails is not tried again and again"
     (left,) = in_store(lambda: waits.listing((0, "")))
     assert (left.commit, added) == ("b" * 40, [1])
+
+
+def _supersede(sender: Sender, base: Run, other: Run) -> None:
+    """A later attempt of the job on the base branch passes."""
+    later = records.create_run(sender.project, {"a": records.PASSED}, commit_sha="0" * 40, trusted=True)
+    Run.update(superseded_by=later.id).where(Run.id == base.id).execute()
+
+
+def _complete(sender: Sender, base: Run, other: Run) -> None:
+    """A run of the base branch that waited is complete after the commit was reported: it is the baseline."""
+    facts: dict[str, Any] = {"commit_sha": "1" * 40, "trusted": True, "created_at": NOW + 10 * SECOND}
+    records.create_run(sender.project, {"a": records.PASSED}, **facts)
+
+
+def _expire(sender: Sender, base: Run, other: Run) -> None:
+    """Retention has deleted the run that failed of the commit."""
+    while retention.delete_some(other.id):
+        pass
+
+
+@pytest.mark.parametrize(("change", "state"), [(_supersede, "failure"), (_complete, "failure"), (_expire, "success")])
+def test_a_commit_whose_verdict_has_changed_without_an_upload_is_reported_anew(
+    web: WebServer, tmp_path: Path, change: Any, state: str
+) -> None:
+    at, is_red_now = NOW + 20 * SECOND, state == "failure"
+    sender, added = Sender(web, tmp_path, branch="topic", flag="unit", created_at=at), []
+    failing = {"a": records.FAILED}
+    base = records.create_run(sender.project, failing, commit_sha="0" * 40, trusted=True, created_at=NOW)
+    facts: dict[str, Any] = {"commit_sha": SHA, "trusted": True, "branch": "topic", "created_at": at + SECOND}
+    other = records.create_run(sender.project, failing, flag="default" if is_red_now else "ui", **facts)
+    before = sender.report()
+    assert isinstance(before, CommitReport)
+    assert before.judged.verdict.passed == is_red_now
+    clock = FixedClock()
+    clock.time = NOW + 3600 * SECOND
+
+    def follow() -> list[tuple[str, int | None]]:
+        """A round of a server that has just started; returns what waits afterwards."""
+        follower = ReportFollower(sender.config, clock, run_in_thread, lambda: added.append(1))
+        in_store(follower.start)
+        asyncio.run(follower._round())
+        return [(one.commit, one.due_at) for one in in_store(lambda: waits.listing((0, "")))]
+
+    written(lambda: waits.note([(sender.project.id, SHA)], NOW, TIMES))
+    assert follow() == []
+    assert (follow(), added) == ([], [1]), "an equal verdict is not reported anew"
+    change(sender, base, other)
+    assert follow() == [(SHA, clock.time + 15 * SECOND)]
+    clock.time += 15 * SECOND
+    assert (follow(), added) == ([], [1, 1])
+    (newest, *_) = in_store(lambda: outbox.listing(10, 2**62, kind="forge-status"))
+    asyncio.run(sender.reporter.send(newest))
+    assert sender.double.contexts()[-1] == ("pilothouse/gate", state)
+
+
+def test_verdicts_are_compared_a_few_at_a_time_and_one_that_fails_stops_no_other(
+    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = Sender(web, tmp_path)
+    for number in range(24):
+        records.create_run(sender.project, {"a": records.PASSED}, commit_sha=f"{number:040}", trusted=True)
+    follower, compared = ReportFollower(sender.config, FixedClock(), run_in_thread, lambda: None), []
+
+    def compare(commit: tuple[int, str]) -> None:
+        compared.append(commit)
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(follower, "_compare", compare)
+    waited, found = [], []
+    for _ in range(4):
+        waited.append(asyncio.run(follower._compare_some()))
+        found.append(len(compared))
+        follower._compare_at = 0 if follower._uncompared else follower._compare_at
+    assert (found, len(set(compared))) == ([10, 20, 25, 25], 25)
+    assert all(wait is not None and wait > 0 for wait in waited)
 
 
 def test_the_modules_are_loaded_on_first_use() -> None:

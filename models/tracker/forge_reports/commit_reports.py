@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -206,6 +207,16 @@ def _comments(found: CommitReport) -> list[Message]:
     key = f"{FORGE_COMMENT} {found.project.id} {found.commit if number is None else number}"
     payload |= {"commit": found.commit, "pull": number}
     return [Message(FORGE_COMMENT, f"{TARGET}{found.link.name}", payload, key, found.project.id)]
+
+
+def fingerprint(found: CommitReport) -> str:
+    """A hash of what is reported of a commit: another one is reported anew."""
+    judged = found.judged
+    statuses = [status(found, context, flag) for context, flag in _contexts(found)]
+    rules = [(rule.name, rule.flag, rule.passed, rule.detail) for rule in judged.verdict.rules]
+    base = judged.verdict.baseline
+    facts = statuses, rules, judged.verdict.passed, base and base.commit
+    return hashlib.sha256(repr(facts).encode("utf-8", "replace")).hexdigest()
 
 
 def _message(found: CommitReport, kind: str, context: str, flag: str | None = None) -> Message:

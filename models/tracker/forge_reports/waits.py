@@ -47,7 +47,15 @@ _SENT = "SELECT hash FROM forge_sent WHERE project_id = ? AND name = ?"
 _RECORD = """
     INSERT INTO forge_sent (project_id, name, hash, sent_at) VALUES (?, ?, ?, ?)
     ON CONFLICT (project_id, name) DO UPDATE SET hash = excluded.hash, sent_at = excluded.sent_at"""
-_PRUNE = ("DELETE FROM forge_sent WHERE sent_at < ?", "DELETE FROM forge_check WHERE sent_at < ?")
+_PRUNE = (
+    "DELETE FROM forge_sent WHERE sent_at < ?",
+    "DELETE FROM forge_check WHERE sent_at < ?",
+    "DELETE FROM forge_verdict WHERE reported_at < ?",
+)
+_VERDICT = "SELECT hash FROM forge_verdict WHERE project_id = ? AND commit_sha = ?"
+_KEEP_VERDICT = """
+    INSERT INTO forge_verdict (project_id, commit_sha, hash, reported_at) VALUES (?, ?, ?, ?)
+    ON CONFLICT (project_id, commit_sha) DO UPDATE SET hash = excluded.hash, reported_at = excluded.reported_at"""
 _REFUSE = """
     INSERT INTO {} (project_id, reason, created_at) VALUES (?, ?, ?)
     ON CONFLICT (project_id) DO UPDATE SET reason = excluded.reason"""
@@ -130,14 +138,27 @@ def next_due() -> tuple[int | None, int]:
     return row[0], int(row[1])
 
 
-def enqueue(wait: Wait, messages: Sequence[Message], is_over: bool, now: int, limits: Outbox) -> bool:
-    """Stores the messages of a commit, which waits on unless it `is_over`; False if it has changed meanwhile."""
+def enqueue(
+    wait: Wait, messages: Sequence[Message], is_over: bool, now: int, limits: Outbox, verdict: str = ""
+) -> bool:
+    """Stores the messages of a commit, which waits on unless it `is_over`; False if it has changed meanwhile.
+
+    `verdict` is the hash of what they report.
+    """
     values = {"project": wait.project_id, "commit": wait.commit, "changes": wait.changes}
     with store.atomic():
         if not store.execute_sql(_DROP if is_over else _WATCH, values).rowcount:
             return False
         outbox.add(messages, now, limits)
+        if messages:
+            store.execute_sql(_KEEP_VERDICT, (wait.project_id, wait.commit, verdict, now))
     return True
+
+
+def verdict(commit: Commit) -> str | None:
+    """The hash of what was last reported of a commit; None: nothing was."""
+    row = store.execute_sql(_VERDICT, commit).fetchone()
+    return None if row is None else str(row[0])
 
 
 def forget(now: int, limits: Outbox, longest: float) -> None:

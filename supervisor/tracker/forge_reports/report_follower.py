@@ -1,6 +1,8 @@
 """Follows the events of runs and the quarantines of tests, and stores reports of commits in the outbox when due.
 
-Completion has no event of its own: commits that wait for it are looked at again.
+Completion has no event of its own: commits that wait for it are looked at again. Nor has a change of what a commit is
+compared with (a later attempt, a late completion or the deletion of a baseline): the verdicts of recent commits are
+compared with those that were reported.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ _BATCH = 500
 _AWAITED_SECONDS = 10.0
 """How often commits that are not complete are looked at again."""
 _FORGET_SECONDS = 600.0
+_COMPARE_SECONDS, _COMPARED_AT_ONCE, _PAUSE_FACTOR = 300.0, 10, 100
+"""How often verdicts are compared with those that were reported, and how many before others are reported; for a
+hundredth of the time at most."""
 _MICROSECONDS = 1_000_000
 _SETTINGS_DIGITS = 15
 """Of a hexadecimal number that fits the store."""
@@ -51,6 +56,8 @@ class ReportFollower:
         self._looks_at_all = True
         self._has_failed = False
         self._looked_at, self._forgot_at = float("-inf"), float("-inf")
+        self._compare_at, self._compare_next = float("-inf"), float("-inf")
+        self._uncompared: list[Commit] = []
 
     def wake(self) -> None:
         """A run has changed."""
@@ -115,14 +122,49 @@ class ReportFollower:
         await self._report(due)
         if self._looks_at_all or now >= self._looked_at + _AWAITED_SECONDS:
             await self._look_at_all()
+        times = [await self._compare_some()]
         next_due, waiting = await self._run(waits.next_due)
-        times = []
         if waiting:
             times.append(max(0.01, self._looked_at + _AWAITED_SECONDS - self._clock.since_boot()))
         if next_due is not None:
             soonest = RETRY_SECONDS if self._has_failed else 0.01  # what has failed is due still
             times.append(max(soonest, (next_due - self._clock.now()) / _MICROSECONDS))
-        return min(times, default=None)
+        return min((time for time in times if time is not None), default=None)
+
+    async def _compare_some(self) -> float | None:
+        """Notes the recent commits whose verdict is another than was reported, a few at a time.
+
+        Returns after how many seconds it must be called again; None: there are no recent commits.
+        """
+        begun = self._clock.since_boot()
+        if begun < self._compare_at:
+            return self._compare_at - begun
+        if not self._uncompared:
+            since = self._since()
+            self._compare_next = begun + _COMPARE_SECONDS
+            self._uncompared = await self._run(
+                lambda: reports.run_with_timeout(lambda: commit_reports.recent_of_all(since), MAX_QUERY_SECONDS)
+            )
+        part, self._uncompared = self._uncompared[:_COMPARED_AT_ONCE], self._uncompared[_COMPARED_AT_ONCE:]
+        for commit in part:
+            try:
+                await self._run(lambda: self._compare(commit))  # noqa: B023 (called here)
+            except Exception as error:
+                is_known = isinstance(error, peewee.PeeweeException | Problem)
+                log.warning("the commit %s cannot be judged now: %s", commit[1], error, exc_info=not is_known)
+        ended = self._clock.since_boot()
+        pause = _PAUSE_FACTOR * (ended - begun)
+        self._compare_at = ended + pause if self._uncompared else max(self._compare_next, ended + pause)
+        return self._compare_at - ended if part else None
+
+    def _compare(self, commit: Commit) -> None:
+        """Notes a commit if its verdict is another than was reported."""
+        reported, now = waits.verdict(commit), self._clock.now()
+        if reported is None:
+            return
+        found = reports.run_with_timeout(lambda: find_report(self._config, *commit, now), MAX_QUERY_SECONDS)
+        if isinstance(found, CommitReport) and commit_reports.fingerprint(found) != reported:
+            self.note([commit])
 
     def _follow_some(self) -> tuple[set[Commit], bool]:
         """Notes the commits of some events; returns them, and whether there may be more."""
@@ -194,8 +236,8 @@ class ReportFollower:
             log.debug("the commit %s of project %d is not reported: %s", wait.commit, wait.project_id, found)
             waits.enqueue(wait, [], True, now, limits)
             return False
-        messages = commit_reports.messages(found)
-        return waits.enqueue(wait, messages, found.is_over, now, limits) and bool(messages)
+        messages, verdict = commit_reports.messages(found), commit_reports.fingerprint(found)
+        return waits.enqueue(wait, messages, found.is_over, now, limits, verdict) and bool(messages)
 
     def _judged(self, wait: Wait, is_due: bool) -> CommitReport | str | None:
         """None if the commit is neither due nor complete, which a query of one row shows."""
