@@ -188,6 +188,21 @@ def test_a_check_run_whose_annotations_change_is_replaced(checked: Checked) -> N
     assert checked.double.checks[-1]["status"] == "in_progress", "a completed check run cannot wait again"
 
 
+@pytest.mark.parametrize(
+    ("answer", "method"),
+    [((200, {"Content-Length": "100"}, b"cut"), "POST"), ((502, {}, b"down"), "POST"), ((429, {}, b""), "PATCH")],
+)
+def test_annotations_that_may_have_been_added_are_not_added_twice(checked: Checked, answer: Reply, method: str) -> None:
+    run = checked.run(expected_uploads=2, state="PENDING")
+    checked.send()
+    Run.update(state="COMPLETE").execute()
+    checked.changed(run, {"a.py": [[1, 9]]}, {"a.py": [1, 2]})
+    assert not checked.send(answer).is_delivered
+    assert checked.send().is_delivered
+    assert [len(one["annotations"]) for one in checked.double.checks] == ([0, 1] if method == "POST" else [1])
+    assert checked.requests[-1].startswith(method)
+
+
 def test_a_check_run_that_is_gone_is_made_again(checked: Checked) -> None:
     checked.run()
     checked.send()

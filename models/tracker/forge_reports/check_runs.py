@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from models.outbound.formats import HttpMessage
 from models.outbound.tables import store
@@ -22,6 +22,7 @@ from models.tracker.forge_reports.forge_requests import request
 
 MAX_ANNOTATIONS = 50
 """GitHub takes no more in a request."""
+UNKNOWN = "?"
 _CONCLUSIONS = {"success": "success", "failure": "failure"}
 _MAX_PATH_CHARACTERS = 1000
 _GET = "SELECT check_id, hash, annotations, is_completed FROM forge_check WHERE project_id = ? AND name = ?"
@@ -52,15 +53,24 @@ class CheckRun:
         """Empty without annotations."""
         return _hash(self.annotations) if self.annotations else ""
 
+    def sent_as(self, id: int) -> SentCheck:
+        """What the forge has after it has answered with the id of the check run."""
+        return SentCheck(id, self.hash, self.annotations_hash, self.is_completed)
+
 
 @frozen
 class SentCheck:
-    """The check run that the forge has."""
+    """The check run that the forge has. `annotations` is `UNKNOWN` while some are added, and if the answer is lost."""
 
     id: int
     hash: str
     annotations: str
     is_completed: bool
+
+    @property
+    def uncertain(self) -> SentCheck:
+        """What is known of it while annotations are added: the next report replaces it, rather than add them twice."""
+        return evolve(self, hash=UNKNOWN, annotations=UNKNOWN)
 
 
 def render(
@@ -103,13 +113,17 @@ def updated(check: CheckRun, sent: SentCheck | None) -> int | None:
     return sent.id if sent.annotations in ("", check.annotations_hash) else None
 
 
+def adds_annotations(check: CheckRun, sent: SentCheck | None) -> bool:
+    """Whether annotations are added to a check run that the forge has."""
+    return bool(check.annotations) and updated(check, sent) is not None and sent is not None and not sent.annotations
+
+
 def check_request(found: CommitReport, check: CheckRun, sent: SentCheck | None, token: str) -> HttpMessage:
     """The request that makes a check run, or changes the one that was sent."""
     base = f"/repos/{quote(found.link.path or '')}/check-runs"
     id = updated(check, sent)
-    has_them = id is not None and sent is not None and sent.annotations == check.annotations_hash
     output = dict(check.body["output"])
-    if check.annotations and not has_them:
+    if check.annotations and (id is None or adds_annotations(check, sent)):
         output["annotations"] = check.annotations
     body = {**check.body, "output": output}
     if id is None:
@@ -127,9 +141,9 @@ def sent(project_id: int, name: str) -> SentCheck | None:
     return None if row is None else SentCheck(int(row[0]), str(row[1]), str(row[2]), bool(row[3]))
 
 
-def keep(project_id: int, name: str, id: int, check: CheckRun, now: int) -> None:
-    """Records that the forge has a check run; in microseconds since 1970."""
-    values = (project_id, name, id, check.hash, check.annotations_hash, int(check.is_completed), now)
+def keep(project_id: int, name: str, found: SentCheck, now: int) -> None:
+    """Records the check run that the forge has; `now` is in microseconds since 1970."""
+    values = (project_id, name, found.id, found.hash, found.annotations, int(found.is_completed), now)
     with store.atomic():
         store.execute_sql(_KEEP, values)
 

@@ -43,11 +43,16 @@ class Checker:
         known: SentCheck | None = await self._run(lambda: check_runs.sent(id, name))
         if known is not None and known.hash == check.hash:
             return _unsent("the forge has this check already")
-        outcome, made = await self._written(found, check, known)
-        if made is not None:
-            now = self._clock.now()
-            await self._run(lambda: check_runs.keep(id, name, made, check, now))
-        elif is_refused(outcome):
+        now, token = self._clock.now(), await self._client.token(found)
+        if known is not None and check_runs.adds_annotations(check, known):
+            uncertain = known.uncertain
+            await self._run(lambda: check_runs.keep(id, name, uncertain, now))
+        outcome, made = await self._written(found, check, known, token)
+        is_rejected = outcome.status is not None and 400 <= outcome.status < 500
+        kept = check.sent_as(made) if made is not None else known if is_rejected else None
+        if kept is not None:
+            await self._run(lambda: check_runs.keep(id, name, kept, now))
+        if is_refused(outcome):
             await self._client.refuse(found, outcome, FORGE_CHECK)
         return outcome
 
@@ -65,10 +70,9 @@ class Checker:
         return check_runs.render(found, status, comment_text.page(facts, url), facts.detail.patch, url)
 
     async def _written(
-        self, found: CommitReport, check: CheckRun, known: SentCheck | None
+        self, found: CommitReport, check: CheckRun, known: SentCheck | None, token: str
     ) -> tuple[Outcome, int | None]:
         """The outcome, and the id of the check run if the forge has it now. Raises `Problem`."""
-        token = await self._client.token(found)
         outcome, body = await self._client.send(found, check_runs.check_request(found, check, known, token))
         if outcome.status in _GONE and check_runs.updated(check, known) is not None:  # somebody deleted it
             outcome, body = await self._client.send(found, check_runs.check_request(found, check, None, token))
