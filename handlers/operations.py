@@ -102,6 +102,11 @@ class Operation:
         return any(declared.source in ("form", "file") for declared in self.inputs)
 
     @property
+    def takes_json(self) -> bool:
+        """Whether a body of JSON is enough: it has no required part besides `request`."""
+        return not any(declared.source in ("form", "file") and declared.is_required for declared in self.inputs)
+
+    @property
     def takes_body(self) -> bool:
         return _takes_body(self.request_type)
 

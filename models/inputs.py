@@ -141,6 +141,8 @@ class Input:
     kind: Kind | None
     is_rest_only: bool
     """Whether the tool lacks it."""
+    media_type: str
+    """The media type of a file."""
 
     def described_schema(self) -> dict[str, Any]:
         """The JSON Schema of the input with its description."""
@@ -217,9 +219,12 @@ def form(about: str = "", default: Any = None, required: bool = False, **facts: 
     return _input("form", about, required, default, facts)
 
 
-def file(about: str = "") -> Any:
-    """A file part of a multipart body; the value is its path in the request's folder."""
-    return _input("file", about, True, None, {})
+def file(about: str = "", required: bool = True, **facts: Any) -> Any:
+    """A file part of a multipart body; the value is its path in the request's folder. Fact: `media_type`.
+
+    An operation whose files are not required takes JSON too.
+    """
+    return _input("file", about, required, None, facts)
 
 
 def _read_direction(name: str, text: str) -> str:
@@ -257,6 +262,7 @@ def inputs(request_type: Any) -> tuple[Input, ...]:
     for attribute in sorted(fields, key=lambda field: field.metadata[_INPUT].get("place", 0)):
         facts: dict[str, Any] = {"check": None, "choices": (), "low": -INT32 - 1, "high": INT32, "or_query": False}
         facts |= {"kind": None, "is_rest_only": False, "json_name": camel_case(attribute.name)}
+        facts["media_type"] = "application/gzip"
         facts |= attribute.metadata[_INPUT]
         facts.pop("place", None)
         kind, choices, of_strings = _kind(attribute.type)
@@ -319,9 +325,9 @@ def read(
 
 
 _UNSUPPORTED = {
-    "certFile": "files of this machine are not read",
-    "keyFile": "files of this machine are not read",
-    "caFile": "files of this machine are not read",
+    "certFile": "files of this machine are not read; repositories and registries take the part certificate",
+    "keyFile": "files of this machine are not read; repositories and registries take the part key",
+    "caFile": "files of this machine are not read; repositories and registries take the part ca",
     "keyring": "the operator sets svc.fetch.keyring",
     "noUpdate": "forceUpdate says whether an existing repository is replaced",
     "recreatePods": "helm has removed it; change a value of the pod template instead",
@@ -333,9 +339,9 @@ _MAX_DISTANCE = 2
 
 def check_names(request_type: Any, query: Mapping[str, Any], body: Mapping[str, Any]) -> None:
     """Raises `Invalid` for a query parameter or body field that the request type does not declare."""
-    in_query, in_body = set[str](), set[str]()
+    in_query, in_body, files = set[str](), set[str](), set[str]()
     for declared in inputs(request_type):
-        (in_query if declared.source == "query" else in_body).add(declared.json_name)
+        {"query": in_query, "file": files}.get(declared.source, in_body).add(declared.json_name)
         if declared.or_query:
             in_query.add(declared.json_name)
     faults = [_unknown(name, "parameter", in_query, in_body) for name in query if name not in in_query]
@@ -343,6 +349,8 @@ def check_names(request_type: Any, query: Mapping[str, Any], body: Mapping[str, 
         if name in _UNSUPPORTED and name not in in_body:
             if value not in (None, False, ""):
                 faults.append(f"{name} is not supported: {_UNSUPPORTED[name]}")
+        elif name in files:
+            faults.append(f"{name} is a part of multipart/form-data, not a field")
         elif name not in in_body:
             faults.append(_unknown(name, "field", in_body, in_query))
     if faults:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from attrs import evolve
 
+from handlers.charts import certificates
 from handlers.charts.operations import GZIP, LOCK, TEXT, ChartOperation, Warned
 from models.charts import refs, requests
 from models.charts.archives import archive, metadata
 from models.charts.refs import ChartRef, check_version, repository_name
-from models.charts.responses import ChartItem, Download, HubItem, Lint, Repository
+from models.charts.responses import ChartItem, Download, HubItem, Lint, Repository, RepositoryDetails
 from models.inputs import body, file, form, path, query
 from models.json_format import http_message, rfc3339
 from supervisor.charts import repositories, sources
@@ -177,6 +178,9 @@ class AddRequest:
     insecure_skip_tls_verify: bool = body("accept any certificate", False)
     pass_credentials: bool = body("send the login to every URL in the index", False)
     force_update: bool = body("replace an existing repository with this name", False)
+    ca: Path | None = certificates.CA
+    certificate: Path | None = certificates.CERTIFICATE
+    key: Path | None = certificates.KEY
 
 
 @http_message(kw_only=True)
@@ -197,11 +201,20 @@ class EmptyRequest:
 async def add(work: Work, request: AddRequest) -> None:
     source = repositories.configured(request.name, request.url, request.username, request.password)
     source = evolve(source, insecure=request.insecure_skip_tls_verify, pass_login=request.pass_credentials)
+    if (pem := await certificates.read(request.ca, request.certificate, request.key)) is not None:
+        source = repositories.with_credentials(source, pem)
     work.begin()
     await work.charts.repositories.add(source, work.folder, request.force_update)
 
 
-async def listed(work: Work, request: EmptyRequest) -> list[Repository]:
+@http_message
+class ListRequest:
+    details: bool = query("Add the state of each index.", False)
+
+
+async def listed(work: Work, request: ListRequest) -> Sequence[Repository]:
+    if request.details:
+        return await work.charts.repositories.details()
     return [Repository(source.name or "", source.url) for source in work.charts.repositories.all()]
 
 
@@ -232,8 +245,8 @@ REPOSITORIES: list[ChartOperation] = [
         group="repositories", error_statuses=(400, 401, 403, 409, 413, 500, 502, 503, 504),
     ),
     ChartOperation(
-        "helm_repo_list", "GET", "/repos", "List the repositories", EmptyRequest, listed, list[Repository],
-        group="repositories", error_statuses=(500,),
+        "helm_repo_list", "GET", "/repos", "List the repositories", ListRequest, listed,
+        list[Repository | RepositoryDetails], group="repositories", error_statuses=(400, 500, 503),
     ),
     ChartOperation(
         "helm_repo_remove", "DELETE", "/repos/{name}", "Remove a repository", RepositoryRequest, remove, None,

@@ -29,7 +29,7 @@ from handlers.routing import Route, accepts
 from models.charts.helm_args import EncodedValues, read_body
 from models.charts.responses import Download
 from models.config.settings import Config
-from models.errors import Failed, Invalid, Problem, Unsupported
+from models.errors import Failed, Invalid, Problem, TooLarge, Unsupported
 from models.inputs import REQUEST_PART, check_names, check_parts, read
 from models.json_format import SMALL_BODY_BYTES, json_object
 from supervisor.charts.service import Work
@@ -73,6 +73,7 @@ class ChartHandler(Base):
     names: ClassVar[Sequence[str]]
     work: Work | None = None
     parts: Parts | None = None
+    max_json = MAX_JSON_BYTES
     is_complete = False
     """Whether the whole request has been received."""
 
@@ -92,9 +93,9 @@ class ChartHandler(Base):
     @classmethod
     def body_limit(cls, config: Config, method: str) -> int:
         found = cls.operations.get(method)
-        if found is not None and found.is_multipart:
+        if found is not None and found.is_multipart and not found.takes_json:
             return _MAX_UPLOAD_BYTES
-        return MAX_JSON_BYTES if found is not None and found.has_values else SMALL_BODY_BYTES
+        return MAX_JSON_BYTES if found is not None and (found.has_values or found.is_multipart) else SMALL_BODY_BYTES
 
     @classmethod
     def _is_mutating(cls, method: str) -> bool:
@@ -138,12 +139,15 @@ class ChartHandler(Base):
 
     def _expect_body(self) -> None:
         content_type = self.request.headers.get("Content-Type", "")
-        if self.operation.is_multipart:
+        is_multipart = content_type.lower().startswith("multipart/")
+        if self.operation.is_multipart and (is_multipart or not self.operation.takes_json):
             assert self.work is not None
             files = {declared.json_name for declared in self.operation.inputs if declared.source == "file"}
             self.parts = Parts(content_type, files.__contains__, self.work.folder)
-        elif self.operation.takes_body and content_type.lower().startswith("multipart/"):
+        elif self.operation.takes_body and is_multipart:
             raise Unsupported("the body must be JSON")
+        elif self.operation.is_multipart:
+            self.max_json = SMALL_BODY_BYTES
 
     @property
     def held_bytes(self) -> int:
@@ -163,6 +167,8 @@ class ChartHandler(Base):
             self.parts.feed(chunk)
         else:
             self.content += chunk
+            if len(self.content) > self.max_json:
+                raise TooLarge(f"the body is larger than {self.max_json} bytes")
 
     @property
     def is_answering(self) -> bool:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from attrs import evolve
+
+from handlers.charts import certificates
 from handlers.charts.operations import ChartOperation
 from models.charts import refs
 from models.charts.repositories import registries
+from models.charts.repositories.registries import StoredLogin
 from models.charts.responses import RegistryInfo
 from models.errors import Conflict, NotFound
 from models.inputs import body, path
@@ -23,6 +29,9 @@ class LoginRequest:
     host: str = body("the registry's host, with its port where it is not 443", required=True, check=refs.registry_host)
     username: str = body("the name to log in with", required=True)
     password: str = body("the password or token; it is never shown", required=True)
+    ca: Path | None = certificates.CA
+    certificate: Path | None = certificates.CERTIFICATE
+    key: Path | None = certificates.KEY
 
 
 @http_message(kw_only=True)
@@ -37,9 +46,12 @@ async def listed(work: Work, request: RegistryListRequest) -> list[RegistryInfo]
 
 async def login(work: Work, request: LoginRequest) -> None:
     """Checks the login at the registry, then stores it."""
-    host = request.host.lower()
-    await work.charts.registries.check_login(host, Login(request.username, request.password))
-    await work.charts.repositories.stored(lambda: registries.store(host, request.username, request.password))
+    host, pem = request.host.lower(), await certificates.read(request.ca, request.certificate, request.key)
+    await work.charts.registries.check_login(host, Login(request.username, request.password), pem)
+    stored = StoredLogin(host, request.username, request.password)
+    if pem is not None:
+        stored = evolve(stored, authority=pem.authority, certificate=pem.certificate, private_key=pem.key)
+    await work.charts.repositories.stored(lambda: registries.store(stored))
 
 
 async def logout(work: Work, request: LogoutRequest) -> None:

@@ -205,18 +205,19 @@ def _parameter(one: Input) -> dict[str, Any]:
 def _body(one: Operation) -> dict[str, Any]:
     fields = [each for each in one.inputs if each.source == "body"]
     schema = _object(fields)
+    as_json: dict[str, Any] = {"application/json": {"schema": schema}} if one.takes_json else {}
     if not one.is_multipart:
-        is_required = "required" in schema or bool(one.body.if_empty)
-        return {"required": is_required, "content": {"application/json": {"schema": schema}}}
+        return {"required": "required" in schema or bool(one.body.if_empty), "content": as_json}
     whole = _object([each for each in one.inputs if each.source in ("form", "file")])
     encoding = {}
     if fields:
         whole["properties"][REQUEST_PART] = schema
-        whole["required"] += [REQUEST_PART] if "required" in schema else []
+        if "required" in schema:
+            whole["required"] = [*whole.get("required", ()), REQUEST_PART]
         encoding = {REQUEST_PART: {"contentType": "application/json"}}
-    encoding |= {each.json_name: {"contentType": GZIP} for each in one.inputs if each.source == "file"}
+    encoding |= {each.json_name: {"contentType": each.media_type} for each in one.inputs if each.source == "file"}
     content: dict[str, Any] = {"schema": whole, **({"encoding": encoding} if encoding else {})}
-    return {"required": True, "content": {"multipart/form-data": content}}
+    return {"required": True, "content": {**as_json, "multipart/form-data": content}}
 
 
 def _object(fields: Sequence[Input]) -> Schema:

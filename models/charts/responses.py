@@ -184,6 +184,19 @@ class Repository:
 
 
 @http_message
+class RepositoryDetails(Repository):
+    """A repository with the state of its index: when it was fetched, what it has, and why its last update failed."""
+
+    has_login: bool
+    has_ca: bool
+    has_certificate: bool
+    fetched: str | None
+    charts: int
+    versions: int
+    problem: str | None
+
+
+@http_message
 class RegistryInfo:
     """A registry with a login: one that this server stores (API), or one of `helm registry login` (FILE)."""
 

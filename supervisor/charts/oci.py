@@ -23,6 +23,7 @@ from supervisor.charts.registry_logins import RegistryLogins, shares_domain
 from supervisor.charts.workers import MAX_INLINE_BYTES, Workers
 from supervisor.http import urls
 from supervisor.http.client import TLS_FAILED, Request, Response
+from supervisor.http.tls import Credentials
 from supervisor.http.urls import Login, Url
 
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
@@ -68,14 +69,16 @@ class Registries:
             raise Invalid(f"the chart cannot be verified: {ref}:{tag} has no provenance")
         return path
 
-    async def _session(self, ref: ChartRef, login: Login | None = None) -> _RegistrySession:
-        """A session with a login, by default that of the registry."""
-        base = await _RegistrySession.base(self._fetcher, ref)
-        return _RegistrySession(self._fetcher, ref, base, login or await self._logins.of(base))
+    async def _session(self, ref: ChartRef) -> _RegistrySession:
+        """A session with the login and the certificates of the registry."""
+        tls = self._logins.credentials(_secure_base(ref))
+        base = await _base(self._fetcher, ref, tls)
+        return _RegistrySession(self._fetcher, ref, base, await self._logins.of(base), tls)
 
-    async def check_login(self, host: str, login: Login) -> None:
+    async def check_login(self, host: str, login: Login, tls: Credentials | None = None) -> None:
         """Raises `Invalid` unless `host` is a registry that accepts the login; `Upstream`, `TimedOut`."""
-        session = await self._session(ChartRef(host, "", is_oci=True), login)
+        ref = ChartRef(host, "", is_oci=True)
+        session = _RegistrySession(self._fetcher, ref, await _base(self._fetcher, ref, tls), login, tls)
         try:
             response = await session.request("GET", session.root)
         except Invalid as refused:
@@ -154,6 +157,27 @@ class Registries:
         session.check(response)
 
 
+def _secure_base(ref: ChartRef) -> Url:
+    return urls.parse(f"https://{ref.repository}/v2/", "the registry")
+
+
+async def _base(fetcher: Fetcher, ref: ChartRef, tls: Credentials | None) -> Url:
+    """The registry's base URL: https; plain http only for a host in `allowed-hosts` that does not support TLS.
+
+    Raises `Upstream` if TLS fails, because a login would be sent without encryption otherwise.
+    """
+    base, plain = _secure_base(ref), urls.parse(f"http://{ref.repository}/v2/", "the registry")
+    if tls is not None or not fetcher.policy.is_allowed(plain.host, plain.port):
+        return base
+    try:
+        await fetcher.fetch(Request(base))
+    except Upstream as problem:
+        if problem.code == TLS_FAILED:
+            raise
+        return plain
+    return base
+
+
 def digest_of(path: Path) -> str:
     """The digest of a file as registries write it: `sha256:` and hex."""
     with path.open("rb") as file:
@@ -172,8 +196,11 @@ class _RegistrySession:
     The login is sent to the registry if it requires one, and to its token realm if that has the same domain.
     """
 
-    def __init__(self, fetcher: Fetcher, ref: ChartRef, base: Url, login: Login | None) -> None:
+    def __init__(
+        self, fetcher: Fetcher, ref: ChartRef, base: Url, login: Login | None, tls: Credentials | None
+    ) -> None:
         self.ref = ref
+        self._tls = tls
         self._fetcher = fetcher
         self._base = base
         self._login = login
@@ -184,24 +211,6 @@ class _RegistrySession:
     def root(self) -> Url:
         """The address by which a registry says that it is one, and checks a login."""
         return self._base
-
-    @staticmethod
-    async def base(fetcher: Fetcher, ref: ChartRef) -> Url:
-        """The registry's base URL: https; plain http only for a host in `allowed-hosts` that does not support TLS.
-
-        Raises `Upstream` if TLS fails, because a login would be sent without encryption otherwise.
-        """
-        base = urls.parse(f"https://{ref.repository}/v2/", "the registry")
-        plain = urls.parse(f"http://{ref.repository}/v2/", "the registry")
-        if not fetcher.policy.is_allowed(plain.host, plain.port):
-            return base
-        try:
-            await fetcher.fetch(Request(base))
-        except Upstream as problem:
-            if problem.code == TLS_FAILED:
-                raise
-            return plain
-        return base
 
     async def request(self, method: str, where: str | Url, **options: Any) -> Response:
         """Sends a request about the repository; after a 401 once more with credentials."""
@@ -216,7 +225,8 @@ class _RegistrySession:
         return await self._fetcher.fetch(self._signed(request))
 
     def _signed(self, request: Request) -> Request:
-        return evolve(request, token=self._token, login=self._login if self._sends_login else None)
+        login = self._login if self._sends_login else None
+        return evolve(request, token=self._token, login=login, tls=self._tls)
 
     async def _authorized(self, challenge: str) -> bool:
         """Answers a challenge; returns whether there are new credentials to send."""
@@ -235,8 +245,9 @@ class _RegistrySession:
             raise Invalid(f"{url} is refused: a token realm may not contain a login")
         parameters = {name: challenge[name] for name in ("service", "scope") if name in challenge}
         login = self._login if self._may_get_login(url) else None
+        tls = self._tls if url.origin == self._base.origin else None
         response = await self._fetcher.fetch(
-            Request(url.with_query(**parameters), max_bytes=_MAX_TOKEN_BYTES, login=login)
+            Request(url.with_query(**parameters), max_bytes=_MAX_TOKEN_BYTES, login=login, tls=tls)
         )
         if not response.is_good:
             self.refuse(response, is_of_realm=True)

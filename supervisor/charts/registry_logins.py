@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from models.charts.repositories.registries import StoredLogin
 from supervisor.charts.kube.config import Stamp, stamp
+from supervisor.http.tls import Credentials
 from supervisor.http.urls import Login, Url
 
 log = logging.getLogger("charts")
@@ -74,21 +76,30 @@ class RegistryLogins:
     """Reads the file again after it has changed, so that a new login counts at once."""
 
     def __init__(
-        self, environ: Mapping[str, str], stored: Callable[[str], tuple[str, str] | None] | None = None
+        self, environ: Mapping[str, str], find_stored: Callable[[str], StoredLogin | None] = lambda host: None
     ) -> None:
-        """`stored` returns the login that this server stores for a host."""
+        """`find_stored` returns the login that this server stores for a host."""
         self.file = _file(environ)
-        self._stored = stored or (lambda host: None)
+        self._find_stored = find_stored
         self._known: tuple[Stamp | None, Logins] = None, {}
 
     async def of(self, registry: Url) -> Login | None:
         """The login for a registry, by host and port."""
-        hosts = [f"{registry.host}:{registry.port}", registry.authority]
-        if registry.authority in _ALSO_DOCKER_HUB:
-            hosts += _ALSO_DOCKER_HUB
+        if stored := self._stored(registry):
+            return Login(stored.username, stored.password)
         of_file = await self.of_file()
-        login = next(filter(None, [*map(self._stored, hosts), *map(of_file.get, hosts)]), None)
+        login = next(filter(None, map(of_file.get, _hosts(registry))), None)
         return Login(*login) if login else None
+
+    def credentials(self, registry: Url) -> Credentials | None:
+        """The certificates that this server stores for a registry."""
+        stored = self._stored(registry)
+        if stored is None or not (stored.authority or stored.certificate):
+            return None
+        return Credentials(stored.authority, stored.certificate, stored.private_key)
+
+    def _stored(self, registry: Url) -> StoredLogin | None:
+        return next(filter(None, map(self._find_stored, _hosts(registry))), None)
 
     async def of_file(self) -> Logins:
         """The logins of the file, which is read in a thread."""
@@ -111,6 +122,12 @@ class RegistryLogins:
         except ValueError:  # its message might quote the file
             log.warning("the logins of registries cannot be read: %s is not in helm's format", self.file)
         return {}
+
+
+def _hosts(registry: Url) -> list[str]:
+    """The names by which the login of a registry may be stored."""
+    hosts = [f"{registry.host}:{registry.port}", registry.authority]
+    return [*hosts, *_ALSO_DOCKER_HUB] if registry.authority in _ALSO_DOCKER_HUB else hosts
 
 
 def _file(environ: Mapping[str, str]) -> Path:

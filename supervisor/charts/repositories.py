@@ -20,13 +20,16 @@ from tornado.httputil import HTTPHeaders
 from models.charts.repositories import staged_index
 from models.charts.repositories import stored as repositories
 from models.charts.repositories.stored import FoundVersion, Source, StoredChart, catalogue
+from models.charts.responses import RepositoryDetails
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem, Unavailable, Upstream
+from models.json_format import rfc3339
 from models.storage.staged_file import BadStaging
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.workers import Workers
 from supervisor.clock import Clock
 from supervisor.http import urls
 from supervisor.http.client import Request, Response
+from supervisor.http.tls import Credentials
 from supervisor.http.urls import Login, Url
 
 log = logging.getLogger("charts")
@@ -43,6 +46,20 @@ _UNNAMED_FRESH_MICROSECONDS = 60 * 1_000_000
 
 def login(source: Source) -> Login | None:
     return Login(source.username, source.password) if source.username or source.password else None
+
+
+def credentials(source: Source) -> Credentials | None:
+    """The certificates for the origin of a repository."""
+    if not source.authority and not source.certificate:
+        return None
+    return Credentials(source.authority, source.certificate, source.private_key)
+
+
+def with_credentials(source: Source, pem: Credentials) -> Source:
+    """The source with the certificates for its origin. Raises `Invalid` unless it is reached by https."""
+    if urls.parse(source.url).scheme != "https":
+        raise Invalid("ca, certificate and key need an https URL")
+    return evolve(source, authority=pem.authority, certificate=pem.certificate, private_key=pem.key)
 
 
 def configured(name: str, url: str, username: str = "", password: str = "") -> Source:
@@ -95,6 +112,25 @@ class Repositories:
 
     def all(self) -> list[Source]:
         return repositories.all_named()
+
+    async def details(self) -> list[RepositoryDetails]:
+        """The configured repositories with the state of their indexes."""
+        sizes = await self.stored(repositories.sizes)
+        return [self._details(source, *sizes.get(source.id, (0, 0))) for source in self.all()]
+
+    def _details(self, source: Source, charts: int, versions: int) -> RepositoryDetails:
+        fault = self.faults.get(source.name or "")
+        return RepositoryDetails(
+            source.name or "",
+            source.url,
+            has_login=bool(source.username or source.password),
+            has_ca=bool(source.authority),
+            has_certificate=bool(source.certificate),
+            fetched=rfc3339(source.fetched_at) if source.fetched_at else None,
+            charts=charts,
+            versions=versions,
+            problem=fault.message if fault else None,
+        )
 
     async def charts(self, name: str) -> bytes:
         """Its charts as JSON. Raises `NotFound`."""
@@ -217,6 +253,7 @@ class Repositories:
             login=login(source),
             pass_login=source.pass_login,
             verify=not source.insecure,
+            tls=credentials(source),
             unpack=True,
         )
         try:

@@ -16,7 +16,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +28,7 @@ from tornado.tcpclient import TCPClient
 
 from models.errors import Failed, Invalid, Problem, TimedOut, Unavailable, Upstream
 from supervisor.http.dns import Addresses, CoalescingResolver, Policy
+from supervisor.http.tls import Credentials, context_of, system_context
 from supervisor.http.urls import Login, Url
 
 log = logging.getLogger("fetch")
@@ -59,6 +59,8 @@ class Request:
     pass_login: bool = False
     verify: bool = True
     """Whether to verify the certificate."""
+    tls: Credentials | None = None
+    """The certificates for the origin of `url`, and for no other."""
     unpack: bool = False
     """Whether the response may be compressed in transfer (not for archives)."""
 
@@ -274,7 +276,7 @@ class GuardedClient:
         headers = self._headers(request, url)
         start = RequestStartLine(method, url.target, "HTTP/1.1")
         try:
-            async with self._connected(url, request.verify) as stream:
+            async with self._connected(request, url) as stream:
                 connection = HTTP1Connection(stream, True, _parameters(request))
                 connection.write_headers(start, headers)
                 reader = ResponseReader(url, request, stream)
@@ -309,15 +311,20 @@ class GuardedClient:
         return headers
 
     @asynccontextmanager
-    async def _connected(self, url: Url, verify: bool) -> AsyncIterator[IOStream]:
+    async def _connected(self, request: Request, url: Url) -> AsyncIterator[IOStream]:
         """A connection to one of the checked addresses; always closed."""
         client = TCPClient(resolver=_CheckedResolver(self, url))
-        options = await asyncio.to_thread(_tls, verify, self.rules.ca_file) if url.scheme == "https" else None
+        options = await asyncio.to_thread(self._tls, request, url) if url.scheme == "https" else None
         stream = await client.connect(url.host, url.port, ssl_options=options, max_buffer_size=_MAX_MEMORY_BYTES)
         try:
             yield stream
         finally:
             stream.close()
+
+    def _tls(self, request: Request, url: Url) -> ssl.SSLContext:
+        if request.tls is not None and url.origin == request.url.origin:
+            return context_of(request.tls, request.verify, self.rules.ca_file)
+        return system_context(request.verify, self.rules.ca_file)
 
     async def addresses(self, url: Url) -> Addresses:
         """The host's addresses. Raises `Invalid` if any is refused, `Upstream` if there is none."""
@@ -353,17 +360,6 @@ def _failure(url: Url, error: BaseException | None) -> Problem:
     if isinstance(error, OSError) and error.errno in _LOCAL_ERRORS:
         return Unavailable(f"{url} cannot be fetched now: {reason}")
     return Upstream(f"{url} cannot be reached: {reason}")
-
-
-@cache
-def _tls(verify: bool, ca_file: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if ca_file is not None:
-        context.load_verify_locations(ca_file)
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _parameters(request: Request) -> HTTP1ConnectionParameters:

@@ -407,12 +407,12 @@ def secure(authority: trustme.CA) -> Iterator[WebServer]:
 
 
 def _trust_authority(monkeypatch: pytest.MonkeyPatch, folder: Path, authority: trustme.CA) -> None:
-    from supervisor.http import client as module
+    from supervisor.http import tls
 
     file = folder / "ca.pem"
     authority.cert_pem.write_to_path(str(file))
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    module._tls.cache_clear()
+    tls.system_context.cache_clear()
 
 
 def test_a_certificate_is_verified_against_the_host_name(

@@ -17,6 +17,7 @@ import pytest
 from chart_servers import FULL, Reply, WebServer, post_json, post_parts
 from conftest import Server
 
+from models.charts.repositories.registries import StoredLogin
 from supervisor.charts.registry_logins import RegistryLogins, read, shares_domain
 from supervisor.http import urls
 
@@ -186,7 +187,7 @@ def test_the_login_of_what_is_no_registry_is_refused_and_not_stored(lab: Lab) ->
 
 
 def test_docker_hub_has_one_login_under_all_its_names(tmp_path: Path) -> None:
-    logins = RegistryLogins({"HOME": str(tmp_path)}, {"docker.io": (USER, PASSWORD)}.get)
+    logins = RegistryLogins({"HOME": str(tmp_path)}, {"docker.io": StoredLogin("docker.io", USER, PASSWORD)}.get)
     found = asyncio.run(logins.of(urls.parse("https://registry-1.docker.io/v2/")))
     assert found is not None
     assert (found.username, found.password) == (USER, PASSWORD)

@@ -203,6 +203,10 @@ def test_the_parts_of_uploads_are_described() -> None:
     assert form["encoding"] == {
         "request": {"contentType": "application/json"}, "chart": {"contentType": "application/gzip"},
     }  # fmt: skip
+    either = DOCUMENT["paths"]["/api/v1/repos"]["post"]["requestBody"]["content"]
+    assert either["application/json"]["schema"]["required"] == ["name", "url"]
+    assert either["multipart/form-data"]["schema"]["required"] == ["request"]
+    assert either["multipart/form-data"]["encoding"]["ca"] == {"contentType": "application/x-pem-file"}
     body = DOCUMENT["paths"]["/api/v1/ingest"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
     assert body["required"] == ["project"]  # performance reports may come alone
     for name in ("junit", "jacoco"):

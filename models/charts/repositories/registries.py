@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import peewee
+from attrs import asdict, field, frozen
 
 from models.charts.repositories.stored import Table
 
@@ -11,9 +12,24 @@ class Registry(Table):
     host = peewee.TextField(primary_key=True)
     username = peewee.TextField()
     password = peewee.TextField()
+    authority = peewee.TextField(default="")
+    certificate = peewee.TextField(default="")
+    private_key = peewee.TextField(default="")
 
     class Meta:
         table_name = "registry"
+
+
+@frozen
+class StoredLogin:
+    """A login of a registry, and the certificates for it, as PEM."""
+
+    host: str
+    username: str
+    password: str = field(repr=False)
+    authority: str = field(default="", repr=False)
+    certificate: str = field(default="", repr=False)
+    private_key: str = field(default="", repr=False)
 
 
 def hosts() -> list[str]:
@@ -21,15 +37,14 @@ def hosts() -> list[str]:
     return [row.host for row in Registry.select(Registry.host).order_by(Registry.host)]
 
 
-def login(host: str) -> tuple[str, str] | None:
-    """Username and password."""
-    row = Registry.get_or_none(Registry.host == host)
-    return (row.username, row.password) if row else None
+def login(host: str) -> StoredLogin | None:
+    found: StoredLogin | None = Registry.select().where(Registry.host == host).objects(StoredLogin).first()
+    return found
 
 
-def store(host: str, username: str, password: str) -> None:
+def store(login: StoredLogin) -> None:
     """Replaces an earlier login of the host."""
-    Registry.insert(host=host, username=username, password=password).on_conflict_replace().execute()
+    Registry.insert(**asdict(login)).on_conflict_replace().execute()
 
 
 def remove(host: str) -> bool:

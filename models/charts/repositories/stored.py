@@ -44,6 +44,11 @@ catalogue = SqliteStore(
             "CREATE TABLE registry (host TEXT PRIMARY KEY, username TEXT NOT NULL, password TEXT NOT NULL)"
             " WITHOUT ROWID",
         ],
+        [
+            f"ALTER TABLE {table} ADD COLUMN {column} TEXT NOT NULL DEFAULT ''"
+            for table in ("repository", "registry")
+            for column in ("authority", "certificate", "private_key")
+        ],
     ]
 )
 
@@ -59,7 +64,7 @@ class Repository(Table):
     """A repository. One without a name is not configured: a chart's dependency named its URL.
 
     `etag` and `modified` are the validators of the stored index; `listing` is its charts as JSON, each with its newest
-    stable version. `fetched_at` is microseconds since 1970.
+    stable version. `fetched_at` is microseconds since 1970. `authority`, `certificate` and `private_key` are PEM.
     """
 
     id = peewee.AutoField()
@@ -73,6 +78,9 @@ class Repository(Table):
     modified = peewee.TextField()
     fetched_at = peewee.BigIntegerField()
     listing = peewee.BlobField()
+    authority = peewee.TextField(default="")
+    certificate = peewee.TextField(default="")
+    private_key = peewee.TextField(default="")
 
     class Meta:
         table_name = "repository"
@@ -123,6 +131,9 @@ class Source:
     modified: str = ""
     fetched_at: int = 0
     id: int = 0
+    authority: str = field(default="", repr=False)
+    certificate: str = field(default="", repr=False)
+    private_key: str = field(default="", repr=False)
 
     def is_like(self, other: Source) -> bool:
         """Whether the settings are equal, ignoring the index."""
@@ -157,6 +168,15 @@ def named(name: str) -> Source:
     if source is None:
         raise NotFound(f"there is no repository {name}")
     return source
+
+
+def sizes() -> dict[int, tuple[int, int]]:
+    """The number of charts and of versions in the index of each repository that has any, by its id."""
+    query = Chart.select(
+        Chart.repository, peewee.fn.COUNT(Chart.id.distinct()), peewee.fn.COUNT(ChartVersion.version)
+    ).join(ChartVersion, peewee.JOIN.LEFT_OUTER)
+    rows = cast("list[tuple[int, int, int]]", list(query.group_by(Chart.repository).tuples()))
+    return {id: (charts, versions) for id, charts, versions in rows}
 
 
 def unnamed(url: str) -> Source | None:

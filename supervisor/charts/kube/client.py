@@ -21,6 +21,7 @@ from attrs import Factory, define, field
 from models.charts import helm_errors
 from models.charts.kubeconfig import Access, Blob
 from models.errors import TimedOut, Upstream
+from supervisor.http.tls import load_certificate
 
 MAX_CONNECTIONS = 8
 _MAX_RESPONSE_BYTES = 64 * 1024**2
@@ -249,22 +250,8 @@ def _tls(access: Access) -> ssl.SSLContext:
     else:
         context.load_default_certs()
     if access.certificate:
-        _load_certificate(context, _bytes(access.certificate), _bytes(access.key or access.certificate))
+        load_certificate(context, _bytes(access.certificate), _bytes(access.key or access.certificate))
     return context
-
-
-def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """OpenSSL reads certificates only from files, so this uses a memory file."""
-    handle = os.memfd_create("client", os.MFD_CLOEXEC)
-    try:
-        os.write(handle, certificate + b"\n" + key)
-        context.load_cert_chain(f"/proc/self/fd/{handle}", password=_no_password)
-    finally:
-        os.close(handle)
-
-
-def _no_password() -> str:
-    raise ValueError("an encrypted key")
 
 
 def _bytes(blob: Blob) -> bytes:
