@@ -44,7 +44,8 @@ async def fill(work: Work, chart: ChartArchive, folder: Path, is_update: bool) -
         locked = lock.agreed(stored, wanted, text_of(chart.metadata, "apiVersion"))
     fetched = [await _fetched(work, number, one) for number, one in enumerate(locked) if one.repository]
     if locked:
-        await asyncio.to_thread(_replace, folder / "charts", fetched)
+        kept = [one.wanted.name for one in locked if not one.repository]
+        await asyncio.to_thread(_replace, folder / "charts", fetched, kept)
 
 
 def _write_lock(work: Work, chart: ChartArchive, folder: Path, locked: list[LockedDependency]) -> None:
@@ -67,12 +68,16 @@ async def _fetched(work: Work, number: int, locked: LockedDependency) -> Path:
         raise Invalid(f"the dependency {name}: {problem.message}", problem.code) from None
 
 
-def _replace(charts: Path, fetched: list[Path]) -> None:
-    """Moves archives into charts/; as with helm, other archives are removed and folders stay. Raises `Failed`."""
+def _replace(charts: Path, fetched: list[Path], kept: list[str]) -> None:
+    """Moves archives into charts/, and removes the others but those of the charts `kept`. Raises `Failed`.
+
+    As with helm, folders stay. helm takes a dependency without a repository only from a folder.
+    """
     try:
         charts.mkdir(exist_ok=True)
         for path in charts.glob("*.tgz"):
-            path.unlink()
+            if not any(path.match(f"{name}-*.tgz") for name in kept):
+                path.unlink()
         for path in fetched:
             path.rename(charts / path.name)
     except OSError as error:

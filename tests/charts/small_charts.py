@@ -108,3 +108,15 @@ def temporary_files(folder: Path) -> list[Path]:
         with suppress(FileNotFoundError):  # a server removes what another has left, this folder too
             left += [path for path in own.iterdir() if path.name != ".lock"]
     return left
+
+
+def files_of(archive: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as file:
+        return {entry.name: file.extractfile(entry).read() for entry in file.getmembers() if entry.isfile()}  # type: ignore[union-attr]
+
+
+def unpack(folder: Path, archive: bytes) -> Path:
+    for name, data in files_of(archive).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder / next(iter(files_of(archive))).partition("/")[0]

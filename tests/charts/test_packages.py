@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import shutil
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import yaml
 from chart_servers import WebServer, chart_archive, post_json, run_helm, running_registry
 from conftest import Answer, Server
 from http_checks import check_problem, running_server
-from small_charts import helm_path, post_chart
+from small_charts import files_of, helm_path, post_chart, unpack
 from test_provenance import Signer
 
 API = "/api/v1"
@@ -63,18 +61,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, web: WebServer, registry: s
     with running_server(tmp_path_factory.mktemp("server"), svc=svc) as one:
         assert post_json(one, "/repos", {"name": "lab", "url": web.url}).status == 201
         yield one
-
-
-def files_of(archive: bytes) -> dict[str, bytes]:
-    with tarfile.open(fileobj=io.BytesIO(archive)) as file:
-        return {entry.name: file.extractfile(entry).read() for entry in file.getmembers() if entry.isfile()}  # type: ignore[union-attr]
-
-
-def unpack(folder: Path, archive: bytes) -> Path:
-    for name, data in files_of(archive).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    return folder / next(iter(files_of(archive))).partition("/")[0]
 
 
 def ok(answer: Answer) -> Answer:
@@ -186,6 +172,17 @@ def test_a_chart_without_a_lock_is_built_like_by_helm(
     answer = ok(post_chart(server, BUILD, chart=chart))
     assert answer.headers["Content-Disposition"] == 'attachment; filename="needing-0.1.0.tgz"'
     assert without_time(files_of(answer.body)) == without_time(helm_build(tmp_path, chart))
+
+
+def test_an_archive_of_a_dependency_without_a_repository_stays(server: Server, web: WebServer) -> None:
+    own, other = {"name": "own", "version": "0.1.0"}, {"name": "cache", "version": "^1", "repository": web.url}
+    files: dict[str, Any] = {
+        "charts__own-0.1.0.tgz": chart_archive("own"),
+        "charts__old-0.1.0.tgz": chart_archive("old"),
+    }
+    built = files_of(ok(post_chart(server, BUILD, chart=needing(own, other, **files))).body)
+    archives = {path.rpartition("/")[2]: data for path, data in built.items() if path.startswith("needing/charts/")}
+    assert archives == {"own-0.1.0.tgz": chart_archive("own"), "cache-1.2.0.tgz": chart_archive("cache", "1.2.0")}
 
 
 def test_the_lock_decides_unless_an_update_is_requested(server: Server, web: WebServer, tmp_path: Path) -> None:
