@@ -1,12 +1,14 @@
 """Starts servers by fork from a process that has imported run.py: the imports take most of a start.
 
-What differs from `python run.py`: the command line that /proc shows, and what Python itself reads from its environment.
+What differs from `python run.py`: the command line that /proc shows, what Python itself reads from its environment, and
+the caches that `_fill_caches` fills.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -14,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 WARNINGS = {"PYTHONWARNINGS": "error"}
@@ -83,6 +86,7 @@ def main(number: str) -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     import run
 
+    _fill_caches(run)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that wait for a server are not waited for
     with socket.socket(fileno=int(number)) as requests:
         while True:
@@ -94,6 +98,24 @@ def main(number: str) -> None:
                 _start(run, json.loads(request), *descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
+
+
+def _fill_caches(run: Any) -> None:
+    """Compiles what each server would compile again: the patterns of routes, the inputs of tools, and the templates."""
+    from tornado.template import Loader
+    from tornado.web import RequestHandler
+
+    from handlers import app
+    from handlers.mcp.derived_tools import tools_of
+
+    vars(re)["_MAXCACHE"] = 4096  # there are more routes than the 512 patterns that Python keeps
+    settings = run.loader.load(None, {}, {})
+    app.rules(SimpleNamespace(config=settings), None)  # type: ignore[arg-type]  # of the services it needs no more
+    tools_of(app.served(settings))
+    folder = Path(app.__file__).parent / "templates"
+    loader = RequestHandler._template_loaders[str(folder)] = Loader(str(folder))
+    for file in folder.rglob("*.html"):
+        loader.load(str(file.relative_to(folder)))
 
 
 def _start(run: Any, request: Any, log: int, ended: int) -> None:
