@@ -104,7 +104,7 @@ class StreamProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        with self._listener, contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
                 threading.Thread(target=self._forward, args=(client, self.limit), daemon=True).start()
@@ -131,7 +131,7 @@ class StreamProxy:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._listener.close()
+        self._listener.shutdown(socket.SHUT_RDWR)  # the thread closes it: see `receivers.listening`
 
 
 def _kubeconfig(cluster: Cluster, port: int, path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -138,13 +139,11 @@ class Listener:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        while True:
-            try:
+        with self._socket, contextlib.suppress(OSError):
+            while True:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self.connections += 1
-            connection.close()
+                self.connections += 1
+                connection.close()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -161,8 +160,7 @@ class Listener:
         })  # fmt: skip
 
     def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._socket.shutdown(socket.SHUT_RDWR)  # the thread closes it: see `receivers.listening`
 
 
 @pytest.fixture(scope="module")

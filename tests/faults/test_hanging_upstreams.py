@@ -133,12 +133,12 @@ class HangingCluster:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
-        with contextlib.suppress(OSError):
+        with self.socket, contextlib.suppress(OSError):
             while True:
                 self.accepted.append(self.socket.accept()[0])
 
     def close(self) -> None:
-        self.socket.close()
+        self.socket.shutdown(socket.SHUT_RDWR)  # the thread closes it: see `receivers.listening`
         for one in self.accepted:
             one.close()
 

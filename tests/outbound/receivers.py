@@ -105,11 +105,15 @@ def hanging_port() -> Iterator[tuple[int, list[socket.socket]]]:
 
 @contextlib.contextmanager
 def listening(on_connection: Callable[[socket.socket], object]) -> Iterator[int]:
-    """A port of loopback; calls `on_connection` for one connection after the other."""
+    """A port of loopback; calls `on_connection` for one connection after the other.
+
+    The thread that accepts closes the listener: closed elsewhere, its descriptor could become that of another listener
+    just before this thread accepts, and it would take a connection away.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:
-        with contextlib.suppress(OSError):
+        with listener, contextlib.suppress(OSError):
             while True:
                 on_connection(listener.accept()[0])
 
@@ -117,4 +121,4 @@ def listening(on_connection: Callable[[socket.socket], object]) -> Iterator[int]
     try:
         yield listener.getsockname()[1]
     finally:
-        listener.close()
+        listener.shutdown(socket.SHUT_RDWR)

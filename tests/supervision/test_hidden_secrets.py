@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
 from conftest import Serve, wait_for
+from receivers import listening
 
 SILENT = {"http": {"url": ""}, "interval": "10ms", "timeout": "50ms", "failure-threshold": 1}
 
@@ -25,22 +25,13 @@ def silent_port() -> Iterator[int]:
 def unauthorized_port() -> Iterator[int]:
     """A port that responds to every request with 401."""
 
-    def answer(listening: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                return
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
 
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        one.listen(100)
-        threading.Thread(target=answer, args=(one,), daemon=True).start()
-        yield one.getsockname()[1]
-        one.shutdown(socket.SHUT_RDWR)
+    with listening(answer) as port:
+        yield port
 
 
 @pytest.mark.parametrize("chain", [{}, {"limits": {"nofile": {"soft": 10, "hard": "unlimited"}}}])
