@@ -115,8 +115,9 @@ _REPORTS = f"""
     SELECT :reports + s.number, :run, s.kind, s.hash, s.name, s.format, :module, :now, :upload, s.warnings,
     {", ".join(f"s.{name}" for name in _COUNTS + _COVERED)} FROM reports s WHERE NOT EXISTS
     (SELECT 1 FROM report r WHERE r.run_id = :run AND r.kind = s.kind AND r.hash = s.hash) AND NOT EXISTS
-    (SELECT 1 FROM upload own CROSS JOIN upload u CROSS JOIN report r WHERE own.id = :upload AND u.run_id = :run
-     AND u.job_key = own.job_key AND (u.id = own.id OR (u.job_key <> '' AND u.attempt > own.attempt))
+    (SELECT 1 FROM report r WHERE r.upload_id = :upload AND r.kind = s.kind AND r.hash = s.hash) AND NOT EXISTS
+    (SELECT 1 FROM upload own CROSS JOIN upload u CROSS JOIN report r WHERE own.id = :upload AND own.job_key <> ''
+     AND u.run_id = :run AND u.job_key = own.job_key AND u.attempt > own.attempt
      AND r.upload_id = u.id AND r.kind = s.kind AND r.hash = s.hash)"""  # noqa: S608
 _ROWS = (
     f"""INSERT INTO suite (id, report_id, run_id, name, tests, failed, errors, skipped, duration_ms)
