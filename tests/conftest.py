@@ -133,6 +133,24 @@ def preloaded_program() -> preloaded.Preloaded:
     return preloaded.Preloaded()
 
 
+def run_verb(
+    *arguments: str, folder: Path, environ: dict[str, str] | None = None, given: bytes = b"", timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python run.py` with these arguments in `folder` until it ends; `environ` is its whole environment.
+
+    It is forked (`tests/preloaded.py`) unless Python itself would read another environment than that of the tests.
+    """
+    command, environ = [str(ROOT / "run.py"), *arguments], dict(os.environ) if environ is None else environ
+    of_python = {name: value for name, value in environ.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
+    if Server.is_forked and of_python.items() <= {**os.environ, **preloaded.WARNINGS}.items():
+        done = preloaded_program().run(command, folder, environ, given, timeout)
+    else:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=folder, env=environ, input=given, capture_output=True, timeout=timeout
+        )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
 def pytest_unconfigure() -> None:
     if preloaded_program.cache_info().currsize:
         preloaded_program().close()

@@ -1,4 +1,4 @@
-"""Starts servers by fork from a process that has imported run.py: the imports take most of a start.
+"""Starts servers and verbs by fork from a process that has imported run.py: the imports take most of a start.
 
 What differs from `python run.py`: the command line that /proc shows, what Python itself reads from its environment, and
 the caches that `_fill_caches` fills.
@@ -14,6 +14,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,9 +72,31 @@ class Preloaded:
 
     def launch(self, command: Sequence[str], folder: Path, environ: Mapping[str, str], log: IO[bytes]) -> Forked:
         """Starts a server with this command line, working directory, environment and output."""
+        with open(os.devnull, "rb") as nothing:
+            return self._fork([list(command), str(folder), dict(environ)], nothing, log, log)
+
+    def run(
+        self, command: Sequence[str], folder: Path, environ: Mapping[str, str], given: bytes, timeout: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Runs a verb with this standard input until it ends. Raises `subprocess.TimeoutExpired`, and kills it."""
+        with tempfile.TemporaryFile() as read, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            read.write(given)
+            read.seek(0)
+            verb = self._fork([list(command), str(folder), dict(environ)], read, output, errors)
+            try:
+                code = verb.wait(timeout)
+            except subprocess.TimeoutExpired:
+                verb.kill()
+                verb.wait()
+                raise
+            output.seek(0)
+            errors.seek(0)
+            return subprocess.CompletedProcess(command, code, output.read(), errors.read())
+
+    def _fork(self, request: list[Any], *files: IO[bytes]) -> Forked:
         ended, theirs = os.pipe()
-        request = json.dumps([list(command), str(folder), dict(environ)]).encode()
-        socket.send_fds(self._requests, [request], [log.fileno(), theirs])
+        descriptors = [*(file.fileno() for file in files), theirs]
+        socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
         os.close(theirs)
         return Forked(int(os.read(ended, 20)), ended)
 
@@ -90,7 +114,7 @@ def main(number: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that wait for a server are not waited for
     with socket.socket(fileno=int(number)) as requests:
         while True:
-            request, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, 2)
+            request, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, 4)
             if not request:
                 return
             if os.fork() == 0:
@@ -118,22 +142,27 @@ def _fill_caches(run: Any) -> None:
         loader.load(str(file.relative_to(folder)))
 
 
-def _start(run: Any, request: Any, log: int, ended: int) -> None:
+def _start(run: Any, request: Any, *descriptors: int) -> None:
     """Forks again: the child is the server, the parent writes its pid and the status with which it ended."""
+    *files, ended = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if pid := os.fork():
-        os.close(log)
+        for file in files:
+            os.close(file)
         os.write(ended, f"{pid:20}".encode())
         os.write(ended, str(os.waitpid(pid, 0)[1]).encode())
         os._exit(0)
     os.close(ended)
-    for descriptor in (1, 2):
-        os.dup2(log, descriptor)
-    os.close(log)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
     sys.argv, folder, environ = request
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
+    if "PYTHONWARNINGS" not in environ:  # what Python ignores by default; other warnings stay errors
+        for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", category)
     sys.exit(run.main())
 
 

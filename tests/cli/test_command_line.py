@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, Serve, wait_for
+from conftest import ROOT, Serve, run_verb, wait_for
 
 import run as program
 
@@ -31,11 +31,7 @@ def pilothouse(
     """Runs the program in `folder`, with the given configuration under the default name; returns when it has ended."""
     if config is not None:
         (folder / "pilothouse.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    return subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *arguments],
-        cwd=folder, env={**os.environ, **environ}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    return run_verb(*arguments, folder=folder, environ={**os.environ, **environ})
 
 
 def check_refused(done: subprocess.CompletedProcess[str], *words: str) -> list[str]:

@@ -8,15 +8,13 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, TIMEOUT_SECONDS, Serve, Server, wait_for
+from conftest import TIMEOUT_SECONDS, Serve, Server, run_verb, wait_for
 from requirements import ROOT_USER
 from users import bearer, create_token
 
@@ -180,8 +178,7 @@ def test_an_invalid_socket_path_is_a_configuration_error(
 ) -> None:
     settings = {"unix-socket": socket_settings, **({"address": address} if address else {})}
     (tmp_path / "pilothouse.yaml").write_text(json.dumps({"server": settings}))
-    command = [sys.executable, str(ROOT / "run.py"), "check"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    done = run_verb("check", folder=tmp_path)
     assert done.returncode == 2
     assert fault in done.stderr
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT, TIMEOUT_SECONDS
+from conftest import run_verb
 
 from models.config.loader import load
 from models.supervision.process import LogMode, Restart
@@ -466,8 +465,7 @@ def test_the_priority_of_a_group_comes_before_that_of_its_programs(
 
 
 def imported(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "run.py"), "import-supervisord", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    return run_verb("import-supervisord", *arguments, folder=folder)
 
 
 def test_exit_codes(tmp_path: Path, file: Path) -> None:

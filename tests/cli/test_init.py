@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import yaml
-from conftest import ROOT
+from conftest import ROOT, run_verb
 
 from models.config import loader
 
-TIMEOUT_SECONDS = 60
 STARTING = ROOT / "examples" / "init.yaml"
 
 
 def init(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "run.py"), "init", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    return run_verb("init", *arguments, folder=folder)
 
 
 def test_the_written_configuration_is_valid_and_names_its_data_directory(tmp_path: Path) -> None:

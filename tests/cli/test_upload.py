@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from conftest import IS_PROOF, ROOT, Serve, Server, free_port
+from conftest import IS_PROOF, ROOT, Serve, Server, free_port, run_verb
 from http_checks import running_server
 from requirements import require
 from run_streams import COVERAGE, NOW, create_accounts, junit, listen, next_event, open_store
@@ -62,12 +62,9 @@ def reports(tmp_path: Path) -> Path:
 
 def upload_as_a_job(folder: Path, *arguments: str, **environ: str) -> Outcome:
     """Runs `upload` like a CI job."""
-    command = [sys.executable, str(ROOT / "run.py"), "upload", *arguments, *COMMIT]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    done = subprocess.run(
-        command, cwd=folder, env={**kept, "PYTHONWARNINGS": "error", **environ}, capture_output=True, text=True,
-        timeout=60, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    environ = {**kept, "PYTHONWARNINGS": "error", **environ}
+    done = run_verb("upload", *arguments, *COMMIT, folder=folder, environ=environ)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Serve, Server, database_of, wait_for
+from conftest import ROOT, Serve, Server, database_of, run_verb, wait_for
 from users import (
     PASSWORD,
     RAW_TOKEN,
@@ -46,12 +46,8 @@ def database_arguments(data: Path) -> dict[str, str]:
 def user(data: Path, *arguments: str, given: str | bytes | None = None) -> subprocess.CompletedProcess[str]:
     """Runs the verb on a data directory; `given` is its standard input."""
     raw = given.encode() if isinstance(given, str) else given
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), "--data-dir", str(data), "user", *arguments],
-        cwd=data.parent, env={**os.environ, **database_arguments(data), "PYTHONWARNINGS": "error"}, input=raw or b"",
-        capture_output=True, timeout=60,
-    )  # fmt: skip
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    environ = {**os.environ, **database_arguments(data), "PYTHONWARNINGS": "error"}
+    return run_verb("--data-dir", str(data), "user", *arguments, folder=data.parent, environ=environ, given=raw or b"")
 
 
 @pytest.fixture

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from conftest import Serve, Server, wait_for
+import pytest
+from conftest import Serve, Server, run_verb, wait_for
 from preloaded import Forked
 
 _STATUS = re.compile(r"^((?:Umask|Groups|Sig[BIC]..|Cap...|NoNewPrivs|Seccomp):.*)$", re.MULTILINE)
@@ -53,3 +55,32 @@ def test_a_forked_server_equals_an_executed_one(serve: Serve) -> None:
     forked.start().kill()
     assert forked.process is not None
     assert forked.process.returncode == -9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--version"], 0), (["check"], 2), (["--nonsense"], 2), (["init", "new"], 0)]
+)
+def test_a_forked_verb_equals_an_executed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int
+) -> None:
+    (tmp_path / "pilothouse.yaml").write_text("nonsense: 1\n")
+    seen = []
+    for is_forked in (False, True):
+        monkeypatch.setattr(Server, "is_forked", is_forked)
+        shutil.rmtree(tmp_path / "new", ignore_errors=True)
+        done = run_verb(*arguments, folder=tmp_path)
+        seen.append((done.returncode, done.stdout, done.stderr))
+    assert seen[0] == seen[1]
+    assert seen[0][0] == code
+    assert "".join(seen[0][1:])
+
+
+def test_a_forked_verb_reads_its_standard_input_and_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "is_forked", True)
+    environ = {**os.environ, "SERVER_DATA_DIR": str(tmp_path / "chosen")}
+    done = run_verb("user", "add", "bob", folder=tmp_path, environ=environ, given=b"a long password\n")
+    assert done.returncode == 0, done
+    assert (tmp_path / "chosen" / "tracker.db").exists()
+    assert run_verb("user", "token", "bob", folder=tmp_path, environ=environ).returncode == 0
