@@ -31,9 +31,11 @@ from fault_injection import (
     template_request,
     upload_request,
 )  # fmt: skip
+from identity_providers import CALLBACK, Browser, query_of, real_provider, settings
 from uploads import query_store
 from users import PASSWORD, FormClient, log_in
 
+from models.accounts.accounts import digest
 from supervisor.processes.logs.access import LogFile
 from supervisor.processes.logs.rotation import Rotation, rotate
 
@@ -217,6 +219,42 @@ def test_on_a_full_disk_an_admin_logs_in_and_deletes(serve: Serve, tmp_path: Pat
             assert client.send("/logout", on="/profile").status == 303
             client.jar[server.cookie] = session
             assert client.get(f"{API}/me").status == 401
+            check_no_traceback(server)
+        finally:
+            server.close()
+
+
+def login_in_memory(server: Server, disk: Path) -> tuple[Browser, str] | None:
+    """Begins a login on a full disk; None if it was stored, in what a shortened write-ahead log has left."""
+    fill_disk(disk)
+    browser = Browser(server)
+    url = browser.begin()
+    stored = query_store(server, "SELECT state FROM login_attempt")
+    return None if (digest(query_of(url)["state"]),) in stored else (browser, url)
+
+
+def test_on_a_full_disk_an_admin_logs_in_by_the_identity_provider(serve: Serve, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "24m") as disk, real_provider() as provider:
+        sections = settings(provider.issuer, **{"admin-groups": ["ops"]})
+        sections["server"]["data-dir"] = str(disk / "data")
+        server = serve({}, wait=False, **sections)
+        server.data = disk / "data"
+        try:
+            server.start()
+            provider.log_in("s-ann", "ann", "ops")
+            assert Browser(server).log_in().status == 303
+            stored = Browser(server)
+            begun_before = stored.begin()
+            wait_for((disk / "data" / "reserve").exists)
+            fill_disk(disk)
+            wait_for(lambda: server.get("/readyz").status == 503)
+            browser, begun = wait_for(lambda: login_in_memory(server, disk), about="a login that is not stored")
+            for one, url in ((stored, begun_before), (browser, begun)):
+                fill_disk(disk)
+                _, callback = one.follow(url, CALLBACK)
+                assert one.request(callback).status == 303
+                assert one.me() == ("ann", "ADMIN")
+                assert one.request(callback).status == 400
             check_no_traceback(server)
         finally:
             server.close()

@@ -16,9 +16,10 @@ from models.accounts import accounts, group_roles, identities, login_attempts
 from models.accounts.identities import MAX_SUBJECT_LENGTH
 from models.accounts.login_attempts import ATTEMPT_SECONDS, Attempt, Callback, is_random_text, random_text
 from models.config.settings import Config
-from models.errors import Denied, Invalid, Problem, Throttled, TimedOut
+from models.errors import Denied, DiskFull, Invalid, Problem, Throttled, TimedOut
 from supervisor.accounts.logins import Accounts, Window, log_reported
 from supervisor.accounts.oidc.id_tokens import verified_claims
+from supervisor.accounts.oidc.memory_attempts import MemoryAttempts
 from supervisor.accounts.oidc.provider import Provider, shown_error
 from supervisor.clock import Clock
 from supervisor.http.client import GuardedClient
@@ -60,18 +61,22 @@ class SignOn:
         self._provider = Provider(self.settings, client, clock.since_boot)
         self._deadline = 2 * outbound.timeout
         self._failures = Window(FAILURES_PER_MINUTE, 60.0)
+        self._memory = MemoryAttempts()
 
     async def begin(self, caller: str, browser: str, target: str) -> str:
         """Returns the URL of the provider to which the browser goes.
 
-        `browser` is the random value of its cookie, `caller` whom the login is counted for. Raises `Throttled`,
-        `Upstream`, `TimedOut`, `Unavailable`.
+        `browser` is the random value of its cookie, `caller` whom the login is counted for. On a full disk the begun
+        login is kept in memory. Raises `Throttled`, `Upstream`, `TimedOut`, `Unavailable`.
         """
         metadata = await self._provider.metadata()
         state, now = random_text(), self._clock.now()
         expires_at = now + ATTEMPT_SECONDS * 1_000_000
         attempt = Attempt(accounts.digest(state), accounts.digest(browser), target, caller, expires_at)
-        await self._accounts.in_store(lambda: login_attempts.begin(attempt, now))
+        try:
+            await self._accounts.in_store(lambda: login_attempts.begin(attempt, now))
+        except DiskFull:
+            self._memory.begin(attempt, now)
         challenge = hashlib.sha256(_derived(browser, state, "verifier").encode()).digest()
         url = metadata.authorization.with_query(
             response_type="code",
@@ -123,8 +128,10 @@ class SignOn:
         """Ends the login that was begun; returns its target. Raises `Invalid`."""
         target = None
         if is_random_text(browser) and is_random_text(state):
-            digests = accounts.digest(state), accounts.digest(browser)
-            target = await self._accounts.in_store(lambda: login_attempts.take(*digests, self._clock.now()))
+            begun = accounts.digest(state), accounts.digest(browser), self._clock.now()
+            target = self._memory.take(*begun)
+            if target is None:
+                target = await self._accounts.delete_in_store(lambda: login_attempts.take(*begun))
         if target is None:
             raise Invalid(
                 "this login was not begun in this browser, was used before, or is older than 10 minutes: log in again"
