@@ -115,7 +115,7 @@ async def delete_rule(handler: Base, request: RuleOfProject) -> None:
         with reports.atomic():
             triage.delete(visibility.project(handler.caller.user, request.id, "WRITE").id, request.rule_id)
 
-    await handler.tracker.run(remove)
+    await handler.tracker.run_deletion(remove)
 
 
 _RULES_SCHEMA = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,6 +190,11 @@ def test_on_a_full_disk_an_admin_logs_in_and_deletes(serve: Serve, tmp_path: Pat
             before = FormClient(server, log_in(server))
             assert before.send("/profile/tokens", on="/profile", name="ci").status == 200
             assert before.send("/users", on="/users", username="tim", password="correct horse battery").status == 303
+            assert before.send("/projects/1/members", on="/projects/1/settings", username="tim").status == 303
+            for name in ("flaky", "slow"):
+                rule = {"name": name, "category": "bug", "pattern": name}
+                body, headers = json.dumps(rule).encode(), {**before.headers(), "Content-Type": "application/json"}
+                assert server.ask("POST", f"{API}/projects/1/triage-rules", body, headers).status == 201
             wait_for((disk / "data" / "reserve").exists)
             filler = fill_disk(disk)
             wait_for(lambda: server.get("/readyz").status == 503)
@@ -200,6 +206,14 @@ def test_on_a_full_disk_an_admin_logs_in_and_deletes(serve: Serve, tmp_path: Pat
             assert client.get(f"{API}/me").json["username"] == "admin"
             fill_disk(disk)
             assert client.send("/profile/tokens/1/revoke", on="/profile").status == 303
+            fill_disk(disk)
+            assert client.send("/projects/1/members/2/remove", on="/projects/1/settings").status == 303
+            fill_disk(disk)
+            assert client.send("/projects/1/triage/1/delete", on="/projects/1/triage").status == 303
+            fill_disk(disk)
+            assert server.ask("DELETE", f"{API}/projects/1/triage-rules/2", headers=client.headers()).status == 204
+            left = "SELECT (SELECT count(*) FROM triage_rule), (SELECT count(*) FROM membership)"
+            assert query_store(server, left) == [(0, 0)]
             fill_disk(disk)
             assert client.send("/users/2/delete", on="/users").status == 303
             fill_disk(disk)

@@ -116,7 +116,7 @@ class TriagePage(FailureForm):
 
 class TriageDeletion(Form):
     async def post(self, id: str, rule: str) -> None:
-        await self.change(id, "WRITE", lambda project: triage.delete(project.id, int(rule)), "/triage")
+        await self.change(id, "WRITE", lambda project: triage.delete(project.id, int(rule)), "/triage", deletes=True)
 
 
 class OwnersPage(FailureForm):

@@ -56,14 +56,19 @@ class Form(TrackedPage):
         assert user is not None, "the permission admits account holders only"
         return user
 
-    async def change(self, id: str, role: ProjectRole, edit: Callable[[Project], object], then: str = "") -> None:
-        """Runs `edit` on a project in which the caller has `role`; redirects to `then` below the project's page."""
+    async def change(
+        self, id: str, role: ProjectRole, edit: Callable[[Project], object], then: str = "", *, deletes: bool = False
+    ) -> None:
+        """Runs `edit` on a project in which the caller has `role`; redirects to `then` below the project's page.
+
+        An `edit` that `deletes` uses the reserve of a full disk.
+        """
 
         def transaction() -> None:
             with reports.atomic():
                 edit(visible.project(self.user, id, role))
 
-        await self.query_store(transaction)
+        await (self.tracker.run_deletion(transaction) if deletes else self.query_store(transaction))
         self.redirect(f"{self.prefix}/projects/{id}{then}", status=303)
 
 
@@ -173,8 +178,9 @@ class Removal(SettingsForm):
 
     @shown_again
     async def post(self, id: str, user_id: str) -> None:
-        then = "" if int(user_id) == self.user.id else "/settings"
-        await self.change(id, "OWNER", lambda project: settings.remove(project, int(user_id), self.user), then)
+        member = int(user_id)
+        then = "" if member == self.user.id else "/settings"
+        await self.change(id, "OWNER", lambda project: settings.remove(project, member, self.user), then, deletes=True)
 
 
 class FlakyStatus(Form):
