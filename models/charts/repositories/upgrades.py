@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import cast
@@ -14,6 +13,10 @@ from models.charts.repositories import semver
 from models.charts.repositories.stored import Chart, ChartVersion, Repository, Table, catalogue
 from models.charts.responses import Upgrade
 
+_APP_VERSIONS = """
+    SELECT json_extract(value, '$.chartVersion'), json_extract(value, '$.appVersion')
+    FROM json_each((SELECT CAST(listing AS TEXT) FROM chart WHERE id = ?))"""
+"""SQLite reads the listing, which may be large, without the interpreter's lock."""
 _CHART = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+\S*")
 
 
@@ -63,8 +66,9 @@ def newer_versions(wanted: Wanted) -> list[Upgrade]:
     for name, version in named_versions(wanted.chart):
         found = list(_newer(name, version, wanted.chart_ref))
         if found:
-            order = semver.newest_first({upgrade.version for upgrade in found})
-            return sorted(found, key=lambda upgrade: (order.index(upgrade.version), upgrade.chart_ref))
+            order = semver.newest_first(dict.fromkeys(upgrade.version for upgrade in found))
+            places = {text: place for place, text in enumerate(order)}
+            return sorted(found, key=lambda upgrade: (places[upgrade.version], upgrade.chart_ref))
     return []
 
 
@@ -78,9 +82,9 @@ def named_versions(chart: str) -> Iterator[tuple[str, str]]:
 
 
 def _newer(name: str, version: str, chart_ref: str | None) -> Iterator[Upgrade]:
-    query = Chart.select(Repository.name, Chart.id, Chart.listing).join(Repository)
+    query = Chart.select(Repository.name, Chart.id).join(Repository)
     query = query.where(Repository.name.is_null(False), Chart.name == name).order_by(Repository.id)
-    for repository, id, listing in cast("list[tuple[str, int, bytes]]", list(query.tuples())):
+    for repository, id in cast("list[tuple[str, int]]", list(query.tuples())):
         ref = f"{repository}/{name}"
         if chart_ref is not None and ref != chart_ref:
             continue
@@ -90,7 +94,7 @@ def _newer(name: str, version: str, chart_ref: str | None) -> Iterator[Upgrade]:
             continue
         newer = later(version, versions)
         if newer:
-            described = {item["chartVersion"]: item["appVersion"] for item in json.loads(bytes(listing))}
+            described = dict(catalogue.execute_sql(_APP_VERSIONS, (id,)))
             yield from (Upgrade(ref, text, described.get(text)) for text in newer)
 
 
