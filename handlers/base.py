@@ -111,6 +111,8 @@ class Base(CompressingHandler):
     """Whether pages of other sites are refused reads too."""
     version: str | None = None
     """The page's ETag."""
+    has_left = False
+    """Whether the client has closed the connection."""
     refused = ""
     """The reason of a refusal, for the log."""
 
@@ -173,6 +175,7 @@ class Base(CompressingHandler):
     def on_connection_close(self) -> None:
         """The client has left: its bytes are freed now. The handler is in cycles that are collected much later."""
         super().on_connection_close()
+        self.has_left = True
         self.drop_body()
         body = getattr(self.request, "_body_future", None)
         if body is not None and body.done() and not body.cancelled() and (fault := body.exception()) is not None:

@@ -70,6 +70,8 @@ class ChartPage(Page):
             return read(operation.request_type, path or {}, query or {}, body or {})
 
         self._running.add(work)
+        if self.has_left:
+            work.leave()
         try:
             return await run(operation, work, read_request)
         except ClientLeft:
@@ -87,6 +89,8 @@ class ChartPage(Page):
             return function(*arguments)
         work = self.charts.work(self.request)
         self._running.add(work)
+        if self.has_left:
+            work.leave()
         try:
             with self.charts.helm.called_by(helm_caller(self.caller)):
                 result: Result = await work.start(self.charts.workers.run(function, *arguments), "page")

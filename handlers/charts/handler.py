@@ -185,7 +185,9 @@ class ChartHandler(Base):
         """The client has left: the operation is cancelled unless it is a change that has begun."""
         super().on_connection_close()
         if self.work is not None:
-            self.work.leave() if self.is_complete else self.work.drop()
+            self.work.leave()
+            if not self.is_complete:
+                self.work.drop()
 
     # The operation
 

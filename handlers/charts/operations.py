@@ -131,7 +131,7 @@ class ClientLeft(Exception):
 async def run(
     operation: ChartOperation,
     work: Work,
-    read_request: Callable[[], Awaitable[Any]],
+    read_request: Callable[[], Coroutine[Any, Any, Any]],
     respond: Callable[[Any], Awaitable[Any]] | None = None,
 ) -> Any:
     """Runs an operation for REST, a page or a tool, and returns its result.
@@ -144,7 +144,7 @@ async def run(
         caller = None if operation.mutating else work.caller
         try:
             with work.charts.workers.one_request(), work.charts.helm.called_by(caller, operation.takes_body):
-                request = await read_request()
+                request = await work.start(read_request(), f"request of {operation.identifier}")
                 work.use_context(getattr(request, "context", None))
                 assert operation.call is not None
                 value = await work.start(operation.call(work, request), operation.identifier)

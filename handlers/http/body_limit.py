@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest, RequestStartLine, ResponseStartLine
+from tornado.web import RequestHandler
 
 from handlers.http.head_limit import MAX_FIELDS
 from handlers.listener import Connection
@@ -81,6 +82,15 @@ class BodyLimit(HTTPMessageDelegate):
             if self._connection is not None:
                 self._connection.request_complete()
             self._inner.finish()
+            stream = getattr(self._request.connection, "stream", None)
+            if stream is not None and stream.closed():  # Tornado reports a close only from now on
+                asyncio.get_running_loop().call_soon(self._report_close)
+
+    def _report_close(self) -> None:
+        """Lets the handler of a complete request know that its client had left before it was complete."""
+        handler: Any = getattr(self._inner, "handler", None)
+        if isinstance(handler, RequestHandler) and not handler._finished:
+            handler.on_connection_close()
 
     def on_connection_close(self) -> None:
         self._end()

@@ -75,6 +75,8 @@ class Tools:
         exchange = self._exchange(handler)
         self._open.add(exchange)
         handler.exchange = exchange
+        if handler.has_left:
+            exchange.disconnect()
         try:
             await exchange.run(application)
         finally:
@@ -164,6 +166,8 @@ class ToolHandler(Base):
         with self.charts.helm.called_by(helm_caller(self.caller)):
             work = self.charts.workers.run(shortened, self.request.body, kinds)
             self._shortening = asyncio.ensure_future(work)
+        if self.has_left:
+            self._shortening.cancel()
         try:
             return await self._shortening
         except asyncio.CancelledError:

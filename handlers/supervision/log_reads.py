@@ -107,7 +107,7 @@ async def search_log(handler: OperationHandler, request: LogSearchRequest) -> Lo
     work = asyncio.ensure_future(
         handler.services.log_search.search(file, request.q, request.regex, level, request.before, caller)
     )
-    handler.on_leave = work.cancel
+    handler.when_left(work.cancel)
     try:
         return await work
     except asyncio.CancelledError:

@@ -342,6 +342,8 @@ class Ingest(Base):
 
     def _on_reading(self, reading: asyncio.Future[ReadUpload]) -> None:
         self._reading = reading
+        if self.has_left:
+            reading.cancel()
 
     def _open_arrival(self) -> Arrival:
         """The arrival. Raises `Invalid` where the client has left and it was removed."""

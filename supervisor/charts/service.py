@@ -323,6 +323,9 @@ class Work:
 
     async def start(self, operation: Coroutine[Any, Any, Any], name: str) -> Any:
         """Runs the operation in a task that `leave` can cancel, and keeps no reference to its result."""
+        if self.has_left:
+            operation.close()
+            raise asyncio.CancelledError
         self._task = asyncio.create_task(operation, name=name)
         try:
             return await self._task
@@ -331,9 +334,10 @@ class Work:
 
     def leave(self) -> None:
         """The client has left: cancels the operation unless a change has begun."""
-        if self._task is not None and not self.begun:
+        if not self.begun:
             self.has_left = True
-            self._task.cancel()
+            if self._task is not None:
+                self._task.cancel()
 
     def begin(self) -> None:
         """Marks the point from which the change must finish."""

@@ -1,4 +1,4 @@
-"""Work for a page of charts ends when its client leaves."""
+"""Work for a request about charts ends when its client leaves, at whatever moment."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from tornado.web import Finish
 
+from handlers.charts.operations import ClientLeft, run
 from handlers.charts.repository_pages import OneChart
 from handlers.http.credentials import ANONYMOUS
 from supervisor.charts.service import Target, Work
@@ -44,3 +45,36 @@ def test_a_readme_is_not_rendered_for_a_client_that_has_left() -> None:
 
     asyncio.run(work())
     assert ended == [True]
+
+
+@pytest.mark.parametrize("moment", ["before the request is read", "while the request is read"])
+def test_an_operation_does_not_begin_for_a_client_that_has_left(moment: str) -> None:
+    called: list[str] = []
+
+    async def work() -> None:
+        reading = asyncio.Event()
+        charts: Any = SimpleNamespace(
+            workers=SimpleNamespace(one_request=nullcontext), helm=SimpleNamespace(called_by=lambda *_: nullcontext())
+        )
+        operation: Any = SimpleNamespace(
+            check_cluster=lambda _: None, mutating=False, takes_body=True, identifier="x",
+            call=lambda *_: called.append("call"),
+        )  # fmt: skip
+        one = Work(charts, Target())
+
+        async def read() -> None:
+            reading.set()
+            await asyncio.Event().wait()
+
+        if moment.startswith("before"):
+            one.leave()
+        task = asyncio.create_task(run(operation, one, read))
+        if not moment.startswith("before"):
+            await reading.wait()
+            one.leave()
+        with pytest.raises(ClientLeft):
+            await asyncio.wait_for(task, 60)
+        assert reading.is_set() is not moment.startswith("before")
+
+    asyncio.run(work())
+    assert called == []
