@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 from models.charts import helm_args, helm_errors
@@ -20,6 +21,8 @@ from supervisor.charts.service import Work
 from supervisor.charts.sources import repository_url
 
 TAR = "application/x-tar"
+_VERSION = re.compile(r"-v?[0-9]+(\.[0-9]+)*([-+].*)?")
+"""What stands after the name of a chart in the name of its archive; not the rest of a longer name."""
 
 
 async def build(work: Work, path: Path, is_update: bool) -> Download:
@@ -76,7 +79,7 @@ def _replace(charts: Path, fetched: list[Path], kept: list[str]) -> None:
     try:
         charts.mkdir(exist_ok=True)
         for path in charts.glob("*.tgz"):
-            if not any(path.match(f"{name}-*.tgz") for name in kept):
+            if not any(_VERSION.fullmatch(path.stem.removeprefix(name)) for name in kept):
                 path.unlink()
         for path in fetched:
             path.rename(charts / path.name)

@@ -179,6 +179,7 @@ def test_an_archive_of_a_dependency_without_a_repository_stays(server: Server, w
     files: dict[str, Any] = {
         "charts__own-0.1.0.tgz": chart_archive("own"),
         "charts__old-0.1.0.tgz": chart_archive("old"),
+        "charts__own-part-0.1.0.tgz": chart_archive("own-part"),
     }
     built = files_of(ok(post_chart(server, BUILD, chart=needing(own, other, **files))).body)
     archives = {path.rpartition("/")[2]: data for path, data in built.items() if path.startswith("needing/charts/")}
