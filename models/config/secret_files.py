@@ -16,8 +16,10 @@ KEY_BYTES = 32
 SIGNING_PREFIX = "whsec_"
 _SIGNING_BYTES = (24, 64)
 _MAX_FILE_BYTES = 64 * 1024
+MAX_KEY_CHARACTERS = 3500
+"""Of the PEM of an RSA key of 4096 bits: what a larger one signs takes long."""
 _PRIVATE_KEY = re.compile(
-    r"-----BEGIN (RSA )?PRIVATE KEY-----\s+([A-Za-z0-9+/=]{1,100}\s+){1,200}-----END (RSA )?PRIVATE KEY-----"
+    r"-----BEGIN (RSA )?PRIVATE KEY-----\s+([A-Za-z0-9+/=]{1,100}\s+)+-----END (RSA )?PRIVATE KEY-----"
 )
 
 
@@ -29,10 +31,13 @@ def check_token(text: str) -> str:
 
 
 def check_private_key(text: str) -> str:
-    """A private RSA key in PEM, PKCS#1 or PKCS#8, without a password. Raises `ValidationError`."""
-    if _PRIVATE_KEY.fullmatch(text.strip()) is None:
+    """A private RSA key in PEM of 4096 bits at most, PKCS#1 or PKCS#8, without a password. Raises `ValidationError`."""
+    text = text.strip()
+    if _PRIVATE_KEY.fullmatch(text) is None:
         raise ValidationError("must be a private RSA key in PEM without a password (BEGIN RSA PRIVATE KEY)")
-    return text.strip() + "\n"
+    if len(text) > MAX_KEY_CHARACTERS:
+        raise ValidationError("must be a private RSA key of at most 4096 bits")
+    return text + "\n"
 
 
 def check_url(text: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from attrs import field, frozen
 
+from models.config.secret_files import MAX_KEY_CHARACTERS
 from models.errors import Invalid
 
 
@@ -55,7 +57,17 @@ def check(credentials: Credentials) -> None:
         _try("ca", "has no certificate in PEM", Credentials(credentials.authority))
     if credentials.certificate:
         both = "are not a certificate in PEM and its unencrypted key"
+        if any(len(key) > MAX_KEY_CHARACTERS for key in _keys(credentials.certificate + credentials.key)):
+            raise Invalid("certificate and key: the key has more than 4096 bits")  # it signs on the event loop
         _try("certificate and key", both, Credentials("", credentials.certificate, credentials.key))
+
+
+def _keys(text: str) -> Iterator[str]:
+    """What PEM has between the lines that begin and end each private key."""
+    for part in text.split("-----BEGIN ")[1:]:
+        label, _, rest = part.partition("-----")
+        if label.endswith("PRIVATE KEY"):
+            yield rest.partition("-----END")[0]
 
 
 def _try(what: str, fault: str, credentials: Credentials) -> None:

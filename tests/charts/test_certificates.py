@@ -132,6 +132,9 @@ def test_a_registry_gets_its_authority_and_certificate(lab: Lab) -> None:
 
 
 BOTH = "certificate and key: are not a certificate in PEM and its unencrypted key"
+TOO_LARGE = "certificate and key: the key has more than 4096 bits"
+LARGE_KEY = b"-----BEGIN RSA PRIVATE KEY-----\n" + 62 * (b"A" * 64 + b"\n") + b"-----END RSA PRIVATE KEY-----\n"
+"""Of as many characters as one of 5120 bits."""
 
 
 @pytest.mark.parametrize(
@@ -141,6 +144,8 @@ BOTH = "certificate and key: are not a certificate in PEM and its unencrypted ke
         ({"key": FILES["key"]}, "certificate and key are needed together"),
         ({**FILES, "key": client_files()["key"]}, BOTH),
         ({**FILES, "certificate": b"none"}, BOTH),
+        ({**FILES, "key": LARGE_KEY}, TOO_LARGE),
+        ({**FILES, "certificate": LARGE_KEY + CLIENTS.cert_pem.bytes()}, TOO_LARGE),
         ({"ca": b"none"}, "ca: has no certificate in PEM"),
         ({"ca": b"\xff\xfe"}, "ca: is not PEM"),
         ({"ca": b"a" * (64 * 1024 + 1)}, "ca: is larger than 65536 bytes"),

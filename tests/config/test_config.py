@@ -1346,6 +1346,8 @@ def test_a_login_by_a_proxy_is_read(read: Read) -> None:
 
 HUB = "type: github, url: https://a.example"
 PEM = "-----BEGIN RSA PRIVATE KEY----- p-secret -----END RSA PRIVATE KEY-----".replace("p-secret", "cA+/c2Vj==")
+LARGE_PEM = PEM.replace("cA+/c2Vj==", " ".join(62 * ["A" * 64]))
+"""Of as many characters as one of 5120 bits."""
 
 
 def test_an_app_of_a_forge_is_read(read: Read, tmp_path: Path) -> None:
@@ -1406,6 +1408,10 @@ def test_a_forge_is_read_with_its_defaults(read: Read, tmp_path: Path) -> None:
         (
             f"{{{HUB}, app: {{id: 1, private-key-file: /dev/null}}}}",
             "x.app.private-key-file: must be a private RSA key",
+        ),
+        (
+            f"{{{HUB}, app: {{id: 1, private-key: '{LARGE_PEM}'}}}}",
+            "x.app.private-key: must be a private RSA key of at",
         ),
         (f"{{{HUB}, app: {{id: 1}}}}", "x.app: needs private-key or private-key-file"),
         (f"{{{HUB}, app: {{private-key: '{PEM}'}}}}", "x.app.id: is required"),
