@@ -218,6 +218,18 @@ def test_a_check_run_that_is_gone_is_made_again(checked: Checked) -> None:
     ]
 
 
+def test_another_app_makes_a_check_run_of_its_own(checked: Checked) -> None:
+    checked.run()
+    checked.send()
+    other = App()
+    other.id = App.id + 1
+    checked.double.app = other
+    checked.start(evolve(checked.forge, app=ForgeApp(other.id, other.pem())))
+    checked.run({"B b": FAILED}, flag="ui")
+    assert checked.send().status == 201, "only the App that made a check run may change it"
+    assert [check["conclusion"] for check in checked.double.checks] == ["success", "failure"]
+
+
 def test_a_check_has_at_most_50_annotations_of_the_files_that_miss_most(checked: Checked) -> None:
     run, lines = checked.run(), list(range(1, 121, 2))
     paths = {"few.py": [1], "many.py": lines, "x" * 1200 + ".py": list(range(1, 200))}

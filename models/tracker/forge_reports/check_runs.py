@@ -132,8 +132,9 @@ def check_request(found: CommitReport, check: CheckRun, sent: SentCheck | None, 
 
 
 def name_of(found: CommitReport, context: str) -> str:
-    """What a check run is kept under."""
-    return f"{(found.link.path or '').lower()} {found.commit} {context}"
+    """What a check run is kept under. Only the App that made one may change it."""
+    app = found.forge.app
+    return f"{app.id if app else ''} {(found.link.path or '').lower()} {found.commit} {context}"
 
 
 def sent(project_id: int, name: str) -> SentCheck | None:
