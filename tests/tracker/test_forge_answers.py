@@ -27,6 +27,7 @@ from models.outbound.outbox import Outcome
 from models.supervision.process import Seconds
 from models.tracker.forge_reports import commit_reports, waits
 from models.tracker.forge_reports.commit_reports import CommitReport
+from models.tracker.forge_reports.waits import Wait
 from models.tracker.project_secrets import ProjectSecrets
 from models.tracker.runs import retention
 from models.tracker.tables import Project, Run
@@ -305,6 +306,27 @@ def test_a_commit_whose_verdict_has_changed_without_an_upload_is_reported_anew(
     (newest, *_) = in_store(lambda: outbox.listing(10, 2**62, kind="forge-status"))
     asyncio.run(sender.reporter.send(newest))
     assert sender.double.contexts()[-1] == ("pilothouse/gate", state)
+
+
+def test_a_verdict_that_sends_nothing_is_known_too(web: WebServer, tmp_path: Path) -> None:
+    sender, clock = Sender(web, tmp_path), FixedClock()
+    tracker = evolve(sender.config.tracker, forge_reports=ForgeReports(untrusted="comment"))
+    sender.config = evolve(sender.config, tracker=tracker)
+
+    def follow() -> list[Wait]:
+        """A round of a server that has just started; returns what waits afterwards."""
+        follower = ReportFollower(sender.config, clock, run_in_thread, lambda: None)
+        in_store(follower.start)
+        asyncio.run(follower._round())
+        return in_store(lambda: waits.listing((0, "")))
+
+    written(lambda: waits.note([(sender.project.id, SHA)], NOW - 60 * SECOND, TIMES))
+    assert follow() == []
+    records.create_run(sender.project, {"a": records.FAILED}, commit_sha=SHA, flag="fork", trusted=False)
+    written(lambda: waits.note([(sender.project.id, SHA)], NOW - 60 * SECOND, TIMES))
+    assert follow() == [], "the base branch has no comment"
+    clock.time += 600 * SECOND
+    assert follow() == [], "the same verdict is not noted again and again"
 
 
 def test_verdicts_are_compared_a_few_at_a_time_and_one_that_fails_stops_no_other(

@@ -139,18 +139,18 @@ def next_due() -> tuple[int | None, int]:
 
 
 def enqueue(
-    wait: Wait, messages: Sequence[Message], is_over: bool, now: int, limits: Outbox, verdict: str = ""
+    wait: Wait, messages: Sequence[Message], is_over: bool, now: int, limits: Outbox, verdict: str | None = None
 ) -> bool:
     """Stores the messages of a commit, which waits on unless it `is_over`; False if it has changed meanwhile.
 
-    `verdict` is the hash of what they report.
+    `verdict` is the hash of what they report; None for a commit that may not be reported.
     """
     values = {"project": wait.project_id, "commit": wait.commit, "changes": wait.changes}
     with store.atomic():
         if not store.execute_sql(_DROP if is_over else _WATCH, values).rowcount:
             return False
         outbox.add(messages, now, limits)
-        if messages:
+        if verdict is not None:
             store.execute_sql(_KEEP_VERDICT, (wait.project_id, wait.commit, verdict, now))
     return True
 
