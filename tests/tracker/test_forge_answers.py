@@ -333,8 +333,11 @@ def test_verdicts_are_compared_a_few_at_a_time_and_one_that_fails_stops_no_other
     web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender = Sender(web, tmp_path)
-    for number in range(24):
-        records.create_run(sender.project, {"a": records.PASSED}, commit_sha=f"{number:040}", trusted=True)
+    for number in range(26):
+        wait = Wait(sender.project.id, f"{number:040}", 1, None)
+        written(lambda: waits.note([(wait.project_id, wait.commit)], NOW, TIMES))  # noqa: B023 (called here)
+        at = NOW - (86_401 if number == 25 else number) * SECOND
+        assert in_store(lambda: waits.enqueue(wait, [], True, at, LIMITS, "a verdict"))  # noqa: B023
     follower, compared = ReportFollower(sender.config, FixedClock(), run_in_thread, lambda: None), []
 
     def compare(commit: tuple[int, str]) -> None:
@@ -347,7 +350,8 @@ def test_verdicts_are_compared_a_few_at_a_time_and_one_that_fails_stops_no_other
         waited.append(asyncio.run(follower._compare_some()))
         found.append(len(compared))
         follower._compare_at = 0 if follower._uncompared else follower._compare_at
-    assert (found, len(set(compared))) == ([10, 20, 25, 25], 25)
+    assert (found, len(set(compared))) == ([10, 20, 25, 25], 25), "one was reported more than a day ago"
+    assert compared[0] == (sender.project.id, f"{0:040}"), "the newest first"
     assert all(wait is not None and wait > 0 for wait in waited)
 
 

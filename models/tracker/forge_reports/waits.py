@@ -53,6 +53,8 @@ _PRUNE = (
     "DELETE FROM forge_verdict WHERE reported_at < ?",
 )
 _VERDICT = "SELECT hash FROM forge_verdict WHERE project_id = ? AND commit_sha = ?"
+_REPORTED = "SELECT project_id, commit_sha FROM forge_verdict WHERE reported_at >= ? ORDER BY reported_at DESC LIMIT ?"
+_MAX_REPORTED = 200
 _KEEP_VERDICT = """
     INSERT INTO forge_verdict (project_id, commit_sha, hash, reported_at) VALUES (?, ?, ?, ?)
     ON CONFLICT (project_id, commit_sha) DO UPDATE SET hash = excluded.hash, reported_at = excluded.reported_at"""
@@ -159,6 +161,11 @@ def verdict(commit: Commit) -> str | None:
     """The hash of what was last reported of a commit; None: nothing was."""
     row = store.execute_sql(_VERDICT, commit).fetchone()
     return None if row is None else str(row[0])
+
+
+def reported(since: int) -> list[Commit]:
+    """The commits that were reported last, since a time."""
+    return [(row[0], row[1]) for row in store.execute_sql(_REPORTED, (since, _MAX_REPORTED))]
 
 
 def forget(now: int, limits: Outbox, longest: float) -> None:

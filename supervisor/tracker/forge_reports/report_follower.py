@@ -1,8 +1,8 @@
 """Follows the events of runs and the quarantines of tests, and stores reports of commits in the outbox when due.
 
 Completion has no event of its own: commits that wait for it are looked at again. Nor has a change of what a commit is
-compared with (a later attempt, a late completion or the deletion of a baseline): the verdicts of recent commits are
-compared with those that were reported.
+compared with (a later attempt, a late completion or the deletion of a baseline): the verdicts of the commits that were
+reported last are compared with those that were reported.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ class ReportFollower:
         return min((time for time in times if time is not None), default=None)
 
     async def _compare_some(self) -> float | None:
-        """Notes the recent commits whose verdict is another than was reported, a few at a time.
+        """Notes the commits reported last whose verdict is another now, a few at a time.
 
-        Returns after how many seconds it must be called again; None: there are no recent commits.
+        Returns after how many seconds it must be called again; None: no commit was reported.
         """
         begun = self._clock.since_boot()
         if begun < self._compare_at:
@@ -142,9 +142,7 @@ class ReportFollower:
         if not self._uncompared:
             since = self._since()
             self._compare_next = begun + _COMPARE_SECONDS
-            self._uncompared = await self._run(
-                lambda: reports.run_with_timeout(lambda: commit_reports.recent_of_all(since), MAX_QUERY_SECONDS)
-            )
+            self._uncompared = await self._run(lambda: waits.reported(since))
         part, self._uncompared = self._uncompared[:_COMPARED_AT_ONCE], self._uncompared[_COMPARED_AT_ONCE:]
         for commit in part:
             try:
