@@ -375,7 +375,7 @@ class Source:
 
 @frozen
 class ForgeApp:
-    """A GitHub App, which gets a token for each repository. Without `installation_id` GitHub is asked for it."""
+    """A GitHub App, which gets a token for each repository. Without `installation_id`, GitHub is queried for it."""
 
     id: Annotated[int, parsers.between(1, MAX_FORGE_ID)]
     private_key: Annotated[str, secret_files.check_private_key] | None = field(default=None, repr=False)
