@@ -115,10 +115,9 @@ _REPORTS = f"""
     SELECT :reports + s.number, :run, s.kind, s.hash, s.name, s.format, :module, :now, :upload, s.warnings,
     {", ".join(f"s.{name}" for name in _COUNTS + _COVERED)} FROM reports s WHERE NOT EXISTS
     (SELECT 1 FROM report r WHERE r.run_id = :run AND r.kind = s.kind AND r.hash = s.hash) AND NOT EXISTS
-    (SELECT 1 FROM report r WHERE r.upload_id = :upload AND r.kind = s.kind AND r.hash = s.hash) AND NOT EXISTS
-    (SELECT 1 FROM upload own CROSS JOIN upload u CROSS JOIN report r WHERE own.id = :upload AND own.job_key <> ''
-     AND u.run_id = :run AND u.job_key = own.job_key AND u.attempt > own.attempt
-     AND r.upload_id = u.id AND r.kind = s.kind AND r.hash = s.hash)"""  # noqa: S608
+    (SELECT 1 FROM report r WHERE r.kind = s.kind AND r.hash = s.hash AND r.upload_id IN (SELECT :upload UNION ALL
+     SELECT u.id FROM upload own CROSS JOIN upload u WHERE own.id = :upload AND own.job_key <> '' AND u.run_id = :run
+     AND u.job_key = own.job_key AND u.attempt > own.attempt))"""  # noqa: S608
 _ROWS = (
     f"""INSERT INTO suite (id, report_id, run_id, name, tests, failed, errors, skipped, duration_ms)
     SELECT :suites + id, :reports + report, :run, name, tests, failed, errors, skipped, duration_ms
