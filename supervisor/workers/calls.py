@@ -45,7 +45,9 @@ def perform(folder: str, call: str | None) -> Encoded | dict[str, Any]:
             if len(text) <= MAX_WHOLE_BYTES:
                 return Encoded(text)
     with ExitStack() as stack:
-        return {"pieces": _Pieces(folder, stack).small(value)[0]}
+        pieces = _Pieces(folder, stack)
+        found = pieces.small(value)[0]
+        return {"pieces" if pieces.has_file else "whole": found}
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -93,6 +95,11 @@ class _Pieces:
         self._stack = stack
         self._file: IO[bytes] | None = None
         self._end = 0
+
+    @property
+    def has_file(self) -> bool:
+        """Whether anything was too large; many short values are not, although `is_small` counts them so."""
+        return self._file is not None
 
     def small(self, value: Any) -> tuple[Any, int]:
         """The value, small enough for a message or a piece, and its size in JSON."""

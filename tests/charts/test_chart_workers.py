@@ -131,6 +131,18 @@ def test_json_that_is_nested_too_deeply_is_refused_by_the_worker(padding: int, t
     with_workers(work, tmp_path)
 
 
+@pytest.mark.parametrize("value", [1, None, "", [], {"a": 1}], ids=str)
+def test_any_number_of_short_values_arrives(value: Any, tmp_path: Path) -> None:
+    """Their number decides whether they are looked at closely, and their size in JSON whether they need a file."""
+
+    async def work(workers: Workers) -> None:
+        for count in (500, 1000, 1500, 2000, 2500, 3000, 3100, 3500, 4000, 6000, 8000, 12_000):
+            sent = json.dumps([value] * count)
+            assert await workers.run(json_value, sent) == json.loads(sent), count
+
+    with_workers(work, tmp_path)
+
+
 def test_what_a_function_raises_is_raised_with_its_code(tmp_path: Path) -> None:
     assert call(tmp_path, os.getpid) != os.getpid()
     with pytest.raises(Invalid, match=r"the chart's a/values\.schema\.json is not JSON"):
