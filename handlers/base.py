@@ -113,6 +113,7 @@ class Base(CompressingHandler):
     """The page's ETag."""
     has_left = False
     """Whether the client has closed the connection."""
+    _ends: tuple[Callable[[], object], ...] = ()
     refused = ""
     """The reason of a refusal, for the log."""
 
@@ -172,10 +173,20 @@ class Base(CompressingHandler):
     def drop_body(self) -> None:
         """Frees what has arrived of a body, for a handler that streams its body: the client has left."""
 
+    def when_left(self, end: Callable[[], object]) -> None:
+        """Calls `end`, which ends work of the request, when the client closes the connection; at once if it has."""
+        if self.has_left:
+            end()
+        else:
+            self._ends += (end,)
+
     def on_connection_close(self) -> None:
         """The client has left: its bytes are freed now. The handler is in cycles that are collected much later."""
         super().on_connection_close()
         self.has_left = True
+        ends, self._ends = self._ends, ()
+        for end in ends:
+            end()
         self.drop_body()
         body = getattr(self.request, "_body_future", None)
         if body is not None and body.done() and not body.cancelled() and (fault := body.exception()) is not None:

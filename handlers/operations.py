@@ -138,18 +138,6 @@ class OperationHandler(Base):
 
     operations: ClassVar[Mapping[str, Operation]]
     """By method."""
-    _on_leave: Callable[[], object] | None = None
-
-    def when_left(self, end: Callable[[], object]) -> None:
-        """Calls `end`, which ends an operation's work, when the client closes the connection; at once where it has."""
-        self._on_leave = end
-        if self.has_left:
-            end()
-
-    def on_connection_close(self) -> None:
-        super().on_connection_close()
-        if self._on_leave is not None:
-            self._on_leave()
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:

@@ -24,7 +24,6 @@ from models.errors import Denied, Problem
 from models.inputs import read
 from models.json_format import read_rfc3339
 from supervisor.charts.release_reads import Reads
-from supervisor.charts.service import Work
 from supervisor.charts.workers import MAX_INLINE_YAML_BYTES
 
 Result = TypeVar("Result")
@@ -42,16 +41,6 @@ class ChartPage(Page):
     permission_to_change = SEND_CHART_FORMS
     max_body = 1024 * 1024
 
-    def initialize(self, **arguments: Any) -> None:  # type: ignore[override]
-        super().initialize(**arguments)
-        self._running: set[Work] = set()
-
-    def on_connection_close(self) -> None:
-        """Cancels the operations of a client that has left, except changes that have begun."""
-        super().on_connection_close()
-        for work in self._running:
-            work.leave()
-
     async def run(
         self,
         tool: str,
@@ -59,7 +48,10 @@ class ChartPage(Page):
         query: dict[str, str] | None = None,
         body: dict[str, Any] | None = None,
     ) -> Any:
-        """Runs an operation, by the name of its tool, and returns its result. Raises `Problem`."""
+        """Runs an operation, by the name of its tool, and returns its result. Raises `Problem`.
+
+        It is cancelled when the client leaves, except a change that has begun.
+        """
         operation = _OPERATIONS[tool]
         if operation.mutating:
             self.check_key()
@@ -69,16 +61,12 @@ class ChartPage(Page):
         async def read_request() -> Any:
             return read(operation.request_type, path or {}, query or {}, body or {})
 
-        self._running.add(work)
-        if self.has_left:
-            work.leave()
+        self.when_left(work.leave)
         try:
             return await run(operation, work, read_request)
         except ClientLeft:
             self.set_status(_CLIENT_CLOSED_REQUEST, "Client Closed Request")
             raise Finish from None
-        finally:
-            self._running.discard(work)
 
     async def in_worker(self, is_large: bool, function: Callable[..., Result], *arguments: Any) -> Result:
         """Calls a function, if its input is large in a worker process, which ends when the client leaves.
@@ -88,9 +76,7 @@ class ChartPage(Page):
         if not is_large:
             return function(*arguments)
         work = self.charts.work(self.request)
-        self._running.add(work)
-        if self.has_left:
-            work.leave()
+        self.when_left(work.leave)
         try:
             with self.charts.helm.called_by(helm_caller(self.caller)):
                 result: Result = await work.start(self.charts.workers.run(function, *arguments), "page")
@@ -100,8 +86,6 @@ class ChartPage(Page):
                 raise
             self.set_status(_CLIENT_CLOSED_REQUEST, "Client Closed Request")
             raise Finish from None
-        finally:
-            self._running.discard(work)
 
     async def values(self, text: str) -> dict[str, Any] | None:
         """The values that a user typed. Raises `Invalid`."""

@@ -74,9 +74,7 @@ class Tools:
         application: bridge.Application = getattr(await self._created(), transport)
         exchange = self._exchange(handler)
         self._open.add(exchange)
-        handler.exchange = exchange
-        if handler.has_left:
-            exchange.disconnect()
+        handler.when_left(exchange.disconnect)
         try:
             await exchange.run(application)
         finally:
@@ -137,9 +135,7 @@ class ToolHandler(Base):
     max_body = MAX_MESSAGE_BYTES
     transports: ClassVar[Mapping[str, str]] = {}
     """By method, the transport of `HttpTransports` that answers."""
-    exchange: Exchange | None = None
     message: SmallMessage | None = None
-    _shortening: asyncio.Future[SmallMessage] | None = None
 
     def prepare(self) -> None:
         if not self.transports:
@@ -165,13 +161,12 @@ class ToolHandler(Base):
         """A large message without what may be large, read in a worker process. Raises as `Workers.run`."""
         with self.charts.helm.called_by(helm_caller(self.caller)):
             work = self.charts.workers.run(shortened, self.request.body, kinds)
-            self._shortening = asyncio.ensure_future(work)
-        if self.has_left:
-            self._shortening.cancel()
+            shortening = asyncio.ensure_future(work)
+        self.when_left(shortening.cancel)
         try:
-            return await self._shortening
+            return await shortening
         except asyncio.CancelledError:
-            if not self._shortening.cancelled():
+            if not shortening.cancelled():
                 raise
             raise Unavailable("the client has disconnected") from None
 
@@ -182,13 +177,6 @@ class ToolHandler(Base):
     async def head(self, *arguments: str) -> None:
         self.set_header("Content-Type", "text/event-stream")
         await self.flush()  # `finish` would add a Content-Length of 0
-
-    def on_connection_close(self) -> None:
-        super().on_connection_close()
-        if self._shortening is not None:
-            self._shortening.cancel()
-        if self.exchange is not None:
-            self.exchange.disconnect()
 
 
 class StreamableHttp(ToolHandler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from models.tracker.files.source_archive import MAX_ARCHIVE_BYTES
 from models.tracker.forges import codeowners
 from models.tracker.forges.forge_links import without_login
 from models.tracker.gate import commit_gate
-from models.tracker.reports.upload_folder import FileKind, ReadUpload, Received
+from models.tracker.reports.upload_folder import FileKind, Received
 from models.tracker.runs import store as runs
 from models.tracker.runs.store import Stored, Upload
 from models.tracker.tables import reports
@@ -276,7 +275,6 @@ class Ingest(Base):
         self._arrival: Arrival | None = None
         self._fault: Problem | None = None
         self._is_checked = False
-        self._reading: asyncio.Future[ReadUpload] | None = None
         try:
             encoding = self.request.headers.get("Content-Encoding", "identity")
             if encoding.lower() != "identity":
@@ -335,15 +333,15 @@ class Ingest(Base):
         self._arrival = None  # its folder is removed by `run`
         arrival.discard()
         stored = await self.tracker.ingest.run(
-            arrival.folder, upload, files, self.caller.credential, self.caller.account_or_address, self._on_reading
+            arrival.folder,
+            upload,
+            files,
+            self.caller.credential,
+            self.caller.account_or_address,
+            lambda reading: self.when_left(reading.cancel),
         )
         self.set_status(201)
         self.reply(_answer(stored))
-
-    def _on_reading(self, reading: asyncio.Future[ReadUpload]) -> None:
-        self._reading = reading
-        if self.has_left:
-            reading.cancel()
 
     def _open_arrival(self) -> Arrival:
         """The arrival. Raises `Invalid` where the client has left and it was removed."""
@@ -356,8 +354,6 @@ class Ingest(Base):
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
-        if self._reading is not None:
-            self._reading.cancel()
         self._discard()
 
     @property

@@ -34,12 +34,11 @@ def test_a_readme_is_not_rendered_for_a_client_that_has_left() -> None:
         charts.work = lambda _: Work(charts, Target())
         page.services = cast("Any", SimpleNamespace(charts=charts))
         page.caller, page.request = ANONYMOUS, cast("Any", None)
-        page._running = set()
         page.set_status = lambda *_: None  # type: ignore[method-assign]
         task = asyncio.create_task(page._html("# Title"))
         await begun.wait()
-        for one in page._running:
-            one.leave()
+        for end in page._ends:
+            end()
         with pytest.raises(Finish):
             await asyncio.wait_for(task, 10)
 
