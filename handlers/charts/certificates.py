@@ -9,7 +9,7 @@ from pathlib import Path
 from models.errors import Invalid
 from models.inputs import file
 from supervisor.http import tls
-from supervisor.http.tls import Credentials
+from supervisor.http.tls import TlsCredentials
 
 _MAX_BYTES = 64 * 1024
 _pem = partial(file, required=False, is_rest_only=True, media_type="application/x-pem-file")
@@ -18,15 +18,15 @@ CERTIFICATE = _pem("the client's certificate for this server, in PEM, at most 64
 KEY = _pem("the unencrypted key of certificate, in PEM, at most 64 KiB; it is never shown")
 
 
-async def read(ca: Path | None, certificate: Path | None, key: Path | None) -> Credentials | None:
+async def read(ca: Path | None, certificate: Path | None, key: Path | None) -> TlsCredentials | None:
     """The uploaded files; None if there are none. Raises `Invalid` for files that are not PEM or do not match."""
     return await asyncio.to_thread(_read, ca, certificate, key)
 
 
-def _read(ca: Path | None, certificate: Path | None, key: Path | None) -> Credentials | None:
-    found = Credentials(_text("ca", ca), _text("certificate", certificate), _text("key", key))
+def _read(ca: Path | None, certificate: Path | None, key: Path | None) -> TlsCredentials | None:
+    found = TlsCredentials(_text("ca", ca), _text("certificate", certificate), _text("key", key))
     tls.check(found)
-    return None if found == Credentials() else found
+    return tls.credentials_of(found)
 
 
 def _text(name: str, path: Path | None) -> str:

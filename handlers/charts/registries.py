@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attrs import evolve
+from attrs import asdict, evolve
 
 from handlers.charts import certificates
 from handlers.charts.operations import ChartOperation
@@ -50,7 +50,7 @@ async def login(work: Work, request: LoginRequest) -> None:
     await work.charts.registries.check_login(host, Login(request.username, request.password), pem)
     stored = StoredLogin(host, request.username, request.password)
     if pem is not None:
-        stored = evolve(stored, authority=pem.authority, certificate=pem.certificate, private_key=pem.key)
+        stored = evolve(stored, **asdict(pem))
     await work.charts.repositories.stored(lambda: registries.store(stored))
 
 

@@ -23,7 +23,7 @@ from supervisor.charts.registry_logins import RegistryLogins, shares_domain
 from supervisor.charts.workers import MAX_INLINE_BYTES, Workers
 from supervisor.http import urls
 from supervisor.http.client import TLS_FAILED, Request, Response
-from supervisor.http.tls import Credentials
+from supervisor.http.tls import TlsCredentials
 from supervisor.http.urls import Login, Url
 
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
@@ -75,7 +75,7 @@ class Registries:
         base = await _base(self._fetcher, ref, tls)
         return _RegistrySession(self._fetcher, ref, base, await self._logins.of(base), tls)
 
-    async def check_login(self, host: str, login: Login, tls: Credentials | None = None) -> None:
+    async def check_login(self, host: str, login: Login, tls: TlsCredentials | None = None) -> None:
         """Raises `Invalid` unless `host` is a registry that accepts the login; `Upstream`, `TimedOut`."""
         ref = ChartRef(host, "", is_oci=True)
         session = _RegistrySession(self._fetcher, ref, await _base(self._fetcher, ref, tls), login, tls)
@@ -161,7 +161,7 @@ def _secure_base(ref: ChartRef) -> Url:
     return urls.parse(f"https://{ref.repository}/v2/", "the registry")
 
 
-async def _base(fetcher: Fetcher, ref: ChartRef, tls: Credentials | None) -> Url:
+async def _base(fetcher: Fetcher, ref: ChartRef, tls: TlsCredentials | None) -> Url:
     """The registry's base URL: https; plain http only for a host in `allowed-hosts` that does not support TLS.
 
     Raises `Upstream` if TLS fails, because a login would be sent without encryption otherwise.
@@ -197,7 +197,7 @@ class _RegistrySession:
     """
 
     def __init__(
-        self, fetcher: Fetcher, ref: ChartRef, base: Url, login: Login | None, tls: Credentials | None
+        self, fetcher: Fetcher, ref: ChartRef, base: Url, login: Login | None, tls: TlsCredentials | None
     ) -> None:
         self.ref = ref
         self._tls = tls

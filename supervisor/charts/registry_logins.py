@@ -16,7 +16,7 @@ from typing import Any
 
 from models.charts.repositories.registries import StoredLogin
 from supervisor.charts.kube.config import Stamp, stamp
-from supervisor.http.tls import Credentials
+from supervisor.http.tls import TlsCredentials, credentials_of
 from supervisor.http.urls import Login, Url
 
 log = logging.getLogger("charts")
@@ -91,12 +91,10 @@ class RegistryLogins:
         login = next(filter(None, map(of_file.get, _hosts(registry))), None)
         return Login(*login) if login else None
 
-    def credentials(self, registry: Url) -> Credentials | None:
+    def credentials(self, registry: Url) -> TlsCredentials | None:
         """The certificates that this server stores for a registry."""
         stored = self._stored(registry)
-        if stored is None or not (stored.authority or stored.certificate):
-            return None
-        return Credentials(stored.authority, stored.certificate, stored.private_key)
+        return None if stored is None else credentials_of(stored)
 
     def _stored(self, registry: Url) -> StoredLogin | None:
         return next(filter(None, map(self._find_stored, _hosts(registry))), None)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import peewee
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 from tornado.httputil import HTTPHeaders
 
 from models.charts.repositories import staged_index
@@ -29,7 +29,7 @@ from supervisor.charts.workers import Workers
 from supervisor.clock import Clock
 from supervisor.http import urls
 from supervisor.http.client import Request, Response
-from supervisor.http.tls import Credentials
+from supervisor.http.tls import TlsCredentials, credentials_of
 from supervisor.http.urls import Login, Url
 
 log = logging.getLogger("charts")
@@ -48,18 +48,11 @@ def login(source: Source) -> Login | None:
     return Login(source.username, source.password) if source.username or source.password else None
 
 
-def credentials(source: Source) -> Credentials | None:
-    """The certificates for the origin of a repository."""
-    if not source.authority and not source.certificate:
-        return None
-    return Credentials(source.authority, source.certificate, source.private_key)
-
-
-def with_credentials(source: Source, pem: Credentials) -> Source:
+def with_credentials(source: Source, pem: TlsCredentials) -> Source:
     """The source with the certificates for its origin. Raises `Invalid` unless it is reached by https."""
     if urls.parse(source.url).scheme != "https":
         raise Invalid("ca, certificate and key need an https URL")
-    return evolve(source, authority=pem.authority, certificate=pem.certificate, private_key=pem.key)
+    return evolve(source, **asdict(pem))
 
 
 def configured(name: str, url: str, username: str = "", password: str = "") -> Source:
@@ -253,7 +246,7 @@ class Repositories:
             login=login(source),
             pass_login=source.pass_login,
             verify=not source.insecure,
-            tls=credentials(source),
+            tls=credentials_of(source),
             unpack=True,
         )
         try:

@@ -24,10 +24,11 @@ from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.helm.runner import Bounds
 from supervisor.charts.helm.slots import Helm
 from supervisor.charts.oci import Registries, digest_of
-from supervisor.charts.repositories import Repositories, credentials, login
+from supervisor.charts.repositories import Repositories, login
 from supervisor.charts.workers import Workers
 from supervisor.http import urls
 from supervisor.http.client import Request, Response
+from supervisor.http.tls import credentials_of
 from supervisor.http.urls import Url
 
 _MAX_PROVENANCE_BYTES = 1024**2
@@ -139,7 +140,7 @@ class Sources:
             login=login(source) if may_send_login else None,
             pass_login=source.pass_login,
             verify=not source.insecure,
-            tls=credentials(source) if is_own else None,
+            tls=credentials_of(source) if is_own else None,
         )
         return await self._fetcher.fetch(request)
 

@@ -28,7 +28,7 @@ from tornado.tcpclient import TCPClient
 
 from models.errors import Failed, Invalid, Problem, TimedOut, Unavailable, Upstream
 from supervisor.http.dns import Addresses, CoalescingResolver, Policy
-from supervisor.http.tls import Credentials, context_of, system_context
+from supervisor.http.tls import TlsCredentials, context_of, system_context
 from supervisor.http.urls import Login, Url
 
 log = logging.getLogger("fetch")
@@ -59,7 +59,7 @@ class Request:
     pass_login: bool = False
     verify: bool = True
     """Whether to verify the certificate."""
-    tls: Credentials | None = None
+    tls: TlsCredentials | None = None
     """The certificates for the origin of `url`, and for no other."""
     unpack: bool = False
     """Whether the response may be compressed in transfer (not for archives)."""

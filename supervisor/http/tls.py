@@ -5,24 +5,47 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from attrs import field, frozen
 
 from models.config.secret_files import MAX_KEY_CHARACTERS
 from models.errors import Invalid
 
+_MAX_CONTEXTS = 32
+"""Kept: each reads the system's authorities, which takes long."""
+
 
 @frozen
-class Credentials:
+class TlsCredentials:
     """What a client needs for one origin, as PEM: the authority that signed the server's certificate, and the client's
     own certificate with its key. An empty text: none.
     """
 
     authority: str = ""
     certificate: str = field(default="", repr=False)
-    key: str = field(default="", repr=False)
+    private_key: str = field(default="", repr=False)
+
+
+class Stored(Protocol):
+    """A row with the credentials of an origin."""
+
+    @property
+    def authority(self) -> str: ...
+
+    @property
+    def certificate(self) -> str: ...
+
+    @property
+    def private_key(self) -> str: ...
+
+
+def credentials_of(stored: Stored) -> TlsCredentials | None:
+    """The credentials in a row, or in others; None if there are none."""
+    found = TlsCredentials(stored.authority, stored.certificate, stored.private_key)
+    return None if found == TlsCredentials() else found
 
 
 @cache
@@ -34,7 +57,8 @@ def system_context(verify: bool, ca_file: Path | None) -> ssl.SSLContext:
     return context if verify else _unverified(context)
 
 
-def context_of(credentials: Credentials, verify: bool, ca_file: Path | None) -> ssl.SSLContext:
+@lru_cache(_MAX_CONTEXTS)
+def context_of(credentials: TlsCredentials, verify: bool, ca_file: Path | None) -> ssl.SSLContext:
     """A context with the credentials of an origin; as with helm, it trusts their authority only, if they have one.
 
     Raises `ValueError` or `ssl.SSLError` for unusable ones.
@@ -45,21 +69,21 @@ def context_of(credentials: Credentials, verify: bool, ca_file: Path | None) -> 
     elif ca_file is not None:
         context.load_verify_locations(ca_file)
     if credentials.certificate:
-        load_certificate(context, credentials.certificate.encode(), credentials.key.encode())
+        load_certificate(context, credentials.certificate.encode(), credentials.private_key.encode())
     return context if verify else _unverified(context)
 
 
-def check(credentials: Credentials) -> None:
+def check(credentials: TlsCredentials) -> None:
     """Raises `Invalid` for an authority that is none, or a certificate and a key that do not belong together."""
-    if bool(credentials.certificate) != bool(credentials.key):
+    if bool(credentials.certificate) != bool(credentials.private_key):
         raise Invalid("certificate and key are needed together")
     if credentials.authority:
-        _try("ca", "has no certificate in PEM", Credentials(credentials.authority))
+        _try("ca", "has no certificate in PEM", TlsCredentials(credentials.authority))
     if credentials.certificate:
         both = "are not a certificate in PEM and its unencrypted key"
-        if any(len(key) > MAX_KEY_CHARACTERS for key in _keys(credentials.certificate + credentials.key)):
+        if any(len(key) > MAX_KEY_CHARACTERS for key in _keys(credentials.certificate + credentials.private_key)):
             raise Invalid("certificate and key: the key has more than 4096 bits")  # it signs on the event loop
-        _try("certificate and key", both, Credentials("", credentials.certificate, credentials.key))
+        _try("certificate and key", both, TlsCredentials("", credentials.certificate, credentials.private_key))
 
 
 def _keys(text: str) -> Iterator[str]:
@@ -70,7 +94,7 @@ def _keys(text: str) -> Iterator[str]:
             yield rest.partition("-----END")[0]
 
 
-def _try(what: str, fault: str, credentials: Credentials) -> None:
+def _try(what: str, fault: str, credentials: TlsCredentials) -> None:
     try:
         context_of(credentials, True, None)
     except (ssl.SSLError, ValueError):  # their messages have source locations
