@@ -119,10 +119,8 @@ def _end_of(answer: Any) -> float:
 
 def _jwt(app: ForgeApp, name: str) -> str:
     """What the App identifies itself with. For a worker: it reads the key. Raises `Conflict`."""
-    try:
-        import jwt  # large, and of the extra `crypto`
-    except ImportError:
-        raise Conflict("GitHub Apps need the extra `crypto`") from None
+    import jwt  # large, and of the extra `crypto`, which a server with an App has
+
     began = int(time.time()) - _CLOCK_SKEW_SECONDS
     claims = {"iat": began, "exp": began + _JWT_SECONDS, "iss": str(app.id)}
     try:
