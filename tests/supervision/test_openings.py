@@ -33,6 +33,7 @@ from supervisor.processes.logs.rotation import Rotation, rotate
 pytestmark = pytest.mark.needs(ROOT_USER)
 
 NOBODY = Identity(65534, 65534, (65534,))
+PROC = Path("/proc/self")
 SECRET = b"root's secret\n" * 100
 
 
@@ -160,10 +161,11 @@ def test_link_to_what_only_root_may_use_is_refused(
 
 @pytest.mark.parametrize(
     "target",
-    ["/proc/self/environ", "/proc/self/root/etc/shadow", "/proc/self/fd/0", "/proc/1/environ", "/sys/kernel/notes"],
+    [PROC / "environ", PROC / "root" / "etc" / "shadow", PROC / "fd" / "0", "/proc/1/environ", "/sys/kernel/notes"],
+    ids=str,
 )
 @pytest.mark.parametrize("opened", [open_input, open_settings])
-def test_link_into_proc_is_refused(users: Path, opened: Callable[..., int], target: str) -> None:
+def test_link_into_proc_is_refused(users: Path, opened: Callable[..., int], target: str | Path) -> None:
     """The kernel lets every thread of the server read the server's own entries."""
     link(users / "file", target)
     with pytest.raises(OSError, match=r"Permission denied|Too many levels|no regular file|No such file"):
@@ -256,7 +258,7 @@ def exchange(folder: Path, roots: Path, generator: random.Random) -> None:
         if kind == "link":
             path.symlink_to(roots if path == folder else roots / "web.log")
         elif kind == "proc":
-            path.symlink_to(f"/proc/self/root/{roots}" if path == folder else "/proc/self/environ")
+            path.symlink_to(PROC / "root" / roots.relative_to("/") if path == folder else PROC / "environ")
         elif kind == "fifo":
             os.mkfifo(path)
         elif kind == "folder" or path == folder:
