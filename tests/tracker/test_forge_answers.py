@@ -7,18 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import chart_servers
 import pytest
 import records
 from attrs import evolve
 from chart_servers import Reply, WebServer
 from conftest import ROOT
 from forge_double import TOKEN
-from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, open_outbox, run_in_thread, written
+from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, run_in_thread, written
 from report_double import JSON, REPOSITORIES, ReportDouble, forge_settings
 
 from models.config.settings import Config, ForgeReports, Outbound, Server, Tracker
@@ -34,20 +32,11 @@ from models.tracker.tables import Project, Run
 from supervisor.tracker.forge_reports.report_follower import ReportFollower, find_report
 from supervisor.tracker.forge_reports.reporter import Reporter
 
+pytest_plugins = ["forge_fixtures"]
+pytestmark = pytest.mark.usefixtures("stores")
+
 SHA = "a" * 40
 TIMES = ForgeReports()
-
-
-@pytest.fixture(autouse=True)
-def _stores(tmp_path: Path, database_url: str | None) -> Iterator[None]:
-    with open_outbox(tmp_path / "outbox.db", database_url), records.open_store(tmp_path / "tracker.db", database_url):
-        yield
-
-
-@pytest.fixture(scope="module")
-def web() -> Iterator[WebServer]:
-    with chart_servers.web_server() as one:
-        yield one
 
 
 class Sender:

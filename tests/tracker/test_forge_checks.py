@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import chart_servers
 import http_checks
 import pytest
 import records
 from attrs import evolve
 from chart_servers import Reply, WebServer
 from conftest import TIMEOUT_SECONDS, Serve, wait_for
-from outbound_stores import LIMITS, NOW, FixedClock, in_store, open_outbox, run_in_thread, written
+from outbound_stores import LIMITS, NOW, FixedClock, in_store, run_in_thread, written
 from records import FAILED, PASSED
 from report_double import JSON, REPOSITORIES, App, EveryPage, ReportDouble, forge_settings
 from tracker_rows import Report
@@ -37,21 +36,11 @@ from supervisor.tracker.forge_reports.report_follower import find_report
 from supervisor.tracker.forge_reports.reporter import Reporter
 from supervisor.tracker.forge_sources import ForgeSources
 
+pytest_plugins = ["forge_fixtures"]
+
 PUBLIC_URL = "https://pilothouse.example"
 SHA = "a" * 40
 API = "/api/v1"
-
-
-@pytest.fixture
-def stores(tmp_path: Path, database_url: str | None) -> Iterator[None]:
-    with open_outbox(tmp_path / "outbox.db", database_url), records.open_store(tmp_path / "tracker.db", database_url):
-        yield
-
-
-@pytest.fixture(scope="module")
-def web() -> Iterator[WebServer]:
-    with chart_servers.web_server() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import chart_servers
 import pytest
 import records
 from attrs import evolve
 from chart_servers import Reply, WebServer
-from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, open_outbox, run_in_thread, written
+from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, run_in_thread, written
 from records import FAILED, PASSED
 from report_double import JSON, REPOSITORIES, ReportDouble, forge_settings
 
@@ -33,19 +31,10 @@ from supervisor.tracker.forge_reports import reporter
 from supervisor.tracker.forge_reports.report_follower import find_report
 from supervisor.tracker.forge_reports.reporter import Reporter
 
+pytest_plugins = ["forge_fixtures"]
+pytestmark = pytest.mark.usefixtures("stores")
+
 PUBLIC_URL = "https://pilothouse.example"
-
-
-@pytest.fixture(autouse=True)
-def _stores(tmp_path: Path, database_url: str | None) -> Iterator[None]:
-    with open_outbox(tmp_path / "outbox.db", database_url), records.open_store(tmp_path / "tracker.db", database_url):
-        yield
-
-
-@pytest.fixture(scope="module")
-def web() -> Iterator[WebServer]:
-    with chart_servers.web_server() as one:
-        yield one
 
 
 def sha(digit: str) -> str:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import chart_servers
 import http_checks
 import pytest
 import records
@@ -21,14 +20,10 @@ from uploads import jacoco, junit, post
 
 from models.json_format import rfc3339
 
+pytest_plugins = ["forge_fixtures"]
+
 API = "/api/v1"
 PUBLIC_URL = "https://pilothouse.example"
-
-
-@pytest.fixture(scope="module")
-def web() -> Iterator[WebServer]:
-    with chart_servers.web_server() as one:
-        yield one
 
 
 @pytest.fixture
