@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import application
+from in_process import TIMEOUT_SECONDS, application
 from tornado.httpclient import AsyncHTTPClient
 from tornado.ioloop import IOLoop
 
@@ -23,7 +23,7 @@ def app(io_loop: IOLoop, tmp_path: Path) -> Iterator[Application]:
         yield made
 
 
-@pytest.mark.gen_test
+@pytest.mark.gen_test(timeout=TIMEOUT_SECONDS)
 @pytest.mark.parametrize(("path", "most"), [("/v3/api-docs", 2), ("/v3/api-docs.yaml", 2), ("/swagger-ui.html", 8)])
 async def test_the_document_is_not_written_on_the_loop(
     http_client: AsyncHTTPClient, base_url: str, monkeypatch: pytest.MonkeyPatch, path: str, most: int

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from in_process import application, fetch
+from in_process import TIMEOUT_SECONDS, application, fetch
 from tornado.httpclient import AsyncHTTPClient
 from tornado.ioloop import IOLoop
 from uploads import FORM, INGEST, form, junit
@@ -25,7 +25,7 @@ def app(io_loop: IOLoop, tmp_path: Path) -> Iterator[Application]:
         yield made
 
 
-@pytest.mark.gen_test
+@pytest.mark.gen_test(timeout=TIMEOUT_SECONDS)
 async def test_large_response_is_compressed_once_outside_the_loop(
     http_client: AsyncHTTPClient, base_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
