@@ -355,6 +355,12 @@ def children_of(data: Path, with_helm: bool = False) -> list[int]:
     return [pid for pid, tag in own.items() if with_helm or not tag.endswith((":\x01helm", ":\x01worker"))]
 
 
+def workers_of(server: Server) -> list[int]:
+    """The pids of the worker processes of a server."""
+    instance = instance_of(server.data)
+    return [pid for pid, tag in tags_by_pid().items() if tag == f"{instance}:0:\x01worker"]
+
+
 def launcher_of(server: int) -> int:
     """The pid of the process with which a server starts children."""
 

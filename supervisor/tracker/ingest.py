@@ -20,7 +20,7 @@ from attrs import asdict, evolve
 
 from models.accounts.accounts import Credential, User
 from models.config.settings import Config
-from models.errors import Failed, InsufficientStorage, Problem, Unavailable
+from models.errors import Failed, InsufficientStorage, Invalid, Problem, Unavailable
 from models.storage.sqlite import is_disk_full
 from models.storage.staged_file import BadStaging
 from models.tracker.files.attachment_files import StagedFile
@@ -176,8 +176,8 @@ class Ingest:
         """Reads the files of a request in a worker process, stores and publishes its run, and removes its folder.
 
         `caller` is whom the work is for. `on_reading` is called with what may be cancelled: that ends the process.
-        Raises `Invalid` or `TooLarge` for a report, `Unauthenticated`, `Denied`, `TimedOut`, `Unavailable`, `Failed`;
-        then nothing was stored.
+        Raises `Invalid` or `TooLarge` for a report, `Invalid` where the reading was cancelled, `Unauthenticated`,
+        `Denied`, `TimedOut`, `Unavailable`, `Failed`; then nothing was stored.
         """
         work = asyncio.ensure_future(self._read_and_store(folder, upload, files, credential, caller, on_reading))
         self._under_way.add(work)
@@ -198,7 +198,7 @@ class Ingest:
         try:
             await asyncio.wait({reading})
             if reading.cancelled():
-                raise Unavailable("the client closed the connection")
+                raise Invalid("the client closed the connection")
             read = reading.result()
         except BaseException:
             self.remove(folder, lambda: None)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import Cluster
-from conftest import ROOT, Serve, Server, instance_of, is_alive, tags_by_pid, wait_for
+from conftest import ROOT, Serve, Server, instance_of, is_alive, tags_by_pid, wait_for, workers_of
 from small_charts import FULL, KEY, chart_archive, helm_path, multipart, post_chart, sample_chart, temporary_files
 from test_interrupted_changes import chart_with_hooks
 from uploads import FORM, form, upload
@@ -49,14 +49,9 @@ def request(server: Server, method: str, path: str, body: bytes | None = None, *
         connection.close()
 
 
-def workers(server: Server) -> list[int]:
-    instance = instance_of(server.data)
-    return [pid for pid, tag in tags_by_pid().items() if tag == f"{instance}:0:\x01worker"]
-
-
 def stop_workers(server: Server) -> set[int]:
     """Sends SIGSTOP to the warm workers: what they do next never ends by itself."""
-    found = set(workers(server))
+    found = set(workers_of(server))
     for pid in found:
         os.kill(pid, signal.SIGSTOP)
     return found
@@ -194,7 +189,7 @@ def test_a_killed_server_leaves_no_worker_and_its_folder_goes_with_the_next_star
     wait_for(lambda: not any(map(is_alive, stopped)))
     server.start()
     wait_for(lambda: not folder.exists())
-    assert [pid for pid in workers(server) if pid in stopped] == []
+    assert [pid for pid in workers_of(server) if pid in stopped] == []
 
 
 def test_the_document_states_the_longest_stop() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -13,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from conftest import Answer, Serve, Server, wait_for
+from conftest import Answer, Serve, Server, wait_for, workers_of
 from http_checks import check_problem, running_server
 from requirements import MOUNTING
 from run_streams import listen, next_event
@@ -143,6 +145,20 @@ def test_parsed_upload_is_stored_though_its_client_disconnects(server: Server) -
     assert (
         len(query_store(server, "SELECT 1 FROM run r JOIN project p ON p.id = r.project_id WHERE p.name = 'gone'")) == 1
     )
+
+
+def test_an_upload_whose_client_leaves_while_it_is_read_is_refused_not_failed(serve: Serve) -> None:
+    server = serve(server={"workers": {"processes": 1, "idle": "1h"}})
+    assert post(server, ("project", "read"), JUNIT).status == 201
+    (worker,) = workers_of(server)
+    os.kill(worker, signal.SIGSTOP)
+    sent = form([("project", "gone"), JUNIT])
+    with partial_request(server, sent, len(sent)):
+        wait_for(lambda: "pilothouse_uploads_waiting 1.0" in server.get("/metrics").text)
+    wait_for(lambda: 'pilothouse_uploads_total{outcome="refused"} 1.0' in server.get("/metrics").text)
+    assert 'pilothouse_uploads_total{outcome="failed"} 0.0' in server.get("/metrics").text
+    wait_for(lambda: not incoming_files(server))
+    assert " ERROR " not in server.log.read_text()
 
 
 def test_slow_uploads_do_not_block_other_callers(server: Server) -> None:
