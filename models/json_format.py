@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NewType, TypeVar, dataclass_transform, overload
 
@@ -15,6 +15,9 @@ from models.errors import Invalid, TooLarge
 
 Instant = NewType("Instant", int)
 """Microseconds since 1970; in JSON RFC 3339 in UTC with Z."""
+
+ParseJson = Callable[[bytes | str], Awaitable[Any]]
+"""Parses JSON of another server, large JSON in a worker process. Raises `Invalid`, and `Problem` where that fails."""
 
 _Class = TypeVar("_Class", bound=type)
 

@@ -149,18 +149,18 @@ class Services:
         self.sharing = self._join_nodes(instance, runs) if self.is_shared else None
         history: History = self.sharing.history if self.sharing else OwnHistory()
         publish = self.sharing.history.notice if self.sharing else self.changes.publish
-        self.accounts, self.sign_on = self._logins()
         self.supervision = supervision = Supervision(settings, clock, instance, records, history, publish)
         context = supervision.context
+        self.charts = Charts(
+            settings, self.data_dir, context.children, instance, context.environment, choose_cluster, clock
+        )
+        self.accounts, self.sign_on = self._logins()
         upload_pool = WorkerPool(settings.server.workers, context.children, instance, os.environ, MAX_QUEUED_UPLOADS)
         self.log_search = _log_search(settings.server.workers, supervision, instance)
         self.disk = DiskSpace(self.data_dir, settings.server.storage.min_free)
         self.disk.measure()
         self.tracker = Tracker(settings, clock, runs, self.sharing, upload_pool, self.disk)
         self.outbound = self._notifications(instance, runs)
-        self.charts = Charts(
-            settings, self.data_dir, context.children, instance, context.environment, choose_cluster, clock
-        )
         self.charts.observe = self.outbound.release_change
         self.maintenance = _maintenance(supervision, self.data_dir / "tracker.db-wal", self.disk)
 
@@ -175,7 +175,7 @@ class Services:
             raise CannotUse(
                 f"tracker.security.oidc needs the extra `crypto` (pip install 'pilothouse[crypto]'): {error}"
             ) from None
-        return accounts, SignOn(self.config, accounts, self.clock)
+        return accounts, SignOn(self.config, accounts, self.clock, self.charts.workers.parse_json)
 
     def _check_apps(self) -> None:
         """Raises `CannotUse` if a forge has a GitHub App, and what signs for it is not installed."""
@@ -198,7 +198,8 @@ class Services:
     def _notifications(self, instance: str, runs: PubSub[RunUpdate]) -> Outbound:
         """What reports the changes of processes and runs. Raises `CannotUse`."""
         self._check_apps()
-        made = Outbound(self.config, self.clock, instance, self.tracker.forges.secrets, self._labels)
+        secrets, parse_json = self.tracker.forges.secrets, self.charts.workers.parse_json
+        made = Outbound(self.config, self.clock, instance, secrets, self._labels, parse_json)
         self.changes.subscribe(made.notice)
         self.supervision.notices.published.subscribe(made.notice)
         runs.subscribe(made.notice)

@@ -14,7 +14,7 @@ import peewee
 
 from models.config.settings import Config
 from models.errors import Unavailable
-from models.json_format import rfc3339
+from models.json_format import ParseJson, rfc3339
 from models.outbound import events, following, outbox
 from models.outbound.channels import Channel, name_of
 from models.outbound.outbox import FORGE_KINDS, Delivery, Outcome
@@ -45,6 +45,7 @@ class Core:
         instance: str,
         secrets: ProjectSecrets,
         labels: Labels,
+        parse_json: ParseJson,
         begun: Mapping[str, int],
     ) -> None:
         """Opens the store, in a thread. `begun` has the last events before the start of the server.
@@ -59,16 +60,11 @@ class Core:
         self._executor = ThreadPoolExecutor(_THREADS, "outbox")
         self.notifier = Notifier(config, clock, self.run, secrets)
         self.dispatcher = Dispatcher(
-            self.run,
-            clock,
-            instance,
-            self.limits,
-            self._send,
-            self._report_dead,
-            lambda: self.follower.wake(),
+            self.run, clock, instance, self.limits, self._send, self._report_dead, lambda: self.follower.wake()
         )
         self.follower = Follower(config, clock, instance, self.run, self.notifier, labels, self.dispatcher.wake)
         self._secrets = secrets
+        self._parse_json = parse_json
         self.reports: ReportFollower | None = None
         self._reporter: Reporter | None = None
         if config.tracker.forges:
@@ -85,7 +81,8 @@ class Core:
         from supervisor.tracker.forge_reports.reporter import Reporter
 
         self.reports = ReportFollower(self._config, self._clock, self.run, self._on_added)
-        self._reporter = Reporter(self._config, self._clock, self.run, self._secrets, self.reports.look_again)
+        facts = self._config, self._clock, self.run, self._secrets, self._parse_json
+        self._reporter = Reporter(*facts, self.reports.look_again)
 
     def _on_added(self) -> None:
         """Reports of commits are in the outbox, which may have dropped others."""

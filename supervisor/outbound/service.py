@@ -12,6 +12,7 @@ import peewee
 
 from models.config.settings import Config
 from models.errors import CannotUse, Problem, Unavailable
+from models.json_format import ParseJson
 from models.outbound.tables import FILE, OUTBOX_CHANNEL, RULES_CHANNEL
 from models.supervision import events, notices
 from models.tracker.project_secrets import ProjectSecrets
@@ -36,13 +37,18 @@ class Outbound:
         instance: str,
         secrets: ProjectSecrets,
         labels: Callable[[], Mapping[str, Sequence[str]]],
+        parse_json: ParseJson,
     ) -> None:
-        """`instance` is the id of this node. `secrets` keeps those of channels, `labels` has those of processes."""
+        """`instance` is the id of this node. `secrets` keeps those of channels, `labels` has those of processes.
+
+        `parse_json` parses the answers of forges.
+        """
         self._config = config
         self._clock = clock
         self._instance = instance
         self._secrets = secrets
         self._labels = labels
+        self._parse_json = parse_json
         self._core: Core | None = None
         self._opening: asyncio.Task[Core] | None = None
         self._tasks: BackgroundTasks | None = None
@@ -109,7 +115,8 @@ class Outbound:
     def _make(self) -> Core:
         from supervisor.outbound.core import Core  # with what it imports, on first use
 
-        return Core(self._config, self._clock, self._instance, self._secrets, self._labels, self._begun)
+        facts = self._config, self._clock, self._instance, self._secrets, self._labels, self._parse_json
+        return Core(*facts, self._begun)
 
     def notice(self, _: object) -> None:
         """Called for each change of a process or run."""

@@ -11,7 +11,7 @@ from typing import Any
 import changed_constants
 import jwt
 import pytest
-from conftest import Serve, Server, wait_for
+from conftest import Serve, Server, wait_for, workers_of
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from http_checks import running_server
 from identity_providers import (
@@ -141,6 +141,7 @@ BAD_TOKENS = [
     ("subject is no text", signed(sub="\ud800"), "no usable subject"),
     ("name is no text", signed(sub="s-9", preferred_username="\ud800"), "preferred_username is not usable"),
     ("name has a NUL", signed(sub="s-9", preferred_username="a\0b"), "preferred_username is not usable"),
+    ("long", signed(x="x" * 50_000), "has more than 65536 characters"),
     ("long subject", signed(sub="x" * 256), "subject"),
     ("HS256", signed(SECRET.ljust(32, "x"), "HS256"), "is not signed with RS256, ES256, PS256"),
     ("none", signed(None, "none"), "is not signed with RS256, ES256, PS256"),
@@ -198,6 +199,18 @@ def test_the_issuer_of_the_response_is_required_where_the_provider_promises_it(s
         assert status == 403
         assert "another identity provider (iss)" in text
         assert log_in(server, double, signed(), f"&iss={double.issuer}")[0] == 303
+
+
+def test_large_documents_are_parsed_in_a_worker_process(serve: Serve) -> None:
+    with double_provider() as double:
+        double.set(Double.DISCOVERY, {**double.document, "x": [[]] * 20_000})
+        double.set(Double.KEYS, {"keys": KEYS})
+        server = serve(**settings(double.issuer))
+        assert workers_of(server) == []
+        browser = Browser(server)
+        browser.begin()
+        assert len(workers_of(server)) == 1
+        assert log_in(server, double, signed())[0] == 303
 
 
 def test_claims_of_somebody_else_are_refused(server: Server, double: Double) -> None:

@@ -12,6 +12,7 @@ import pytest
 from models.config.settings import Config, Notify, Server
 from models.errors import TimedOut, Unavailable
 from models.tracker.project_secrets import ProjectSecrets
+from supervisor.charts.workers import Workers
 from supervisor.clock import Clock
 from supervisor.outbound import service
 from supervisor.outbound.service import Outbound
@@ -45,7 +46,7 @@ class Opening:
         self.made: list[Core] = []
         self.may_open = threading.Event()
         self.may_open.set()
-        self.outbound = Outbound(config, Clock(), "node", ProjectSecrets(config.server), dict)
+        self.outbound = Outbound(config, Clock(), "node", ProjectSecrets(config.server), dict, Workers().parse_json)
         self.tasks = BackgroundTasks(lambda name, error: None)
         left = list(failures)
 

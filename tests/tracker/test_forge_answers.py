@@ -29,6 +29,7 @@ from models.tracker.forge_reports.waits import Wait
 from models.tracker.project_secrets import ProjectSecrets
 from models.tracker.runs import retention
 from models.tracker.tables import Project, Run
+from supervisor.charts.workers import Workers
 from supervisor.tracker.forge_reports.report_follower import ReportFollower, find_report
 from supervisor.tracker.forge_reports.reporter import Reporter
 
@@ -49,7 +50,8 @@ class Sender:
         repo = REPOSITORIES[kind].format(port=web.port)
         self.project = records.create_project("shop", forge_repo=repo, forge_repo_by_admin=1)
         self.run = records.create_run(self.project, {"a": records.PASSED}, commit_sha=SHA, trusted=True, **facts)
-        self.reporter = Reporter(self.config, FixedClock(), run_in_thread, ProjectSecrets(server), lambda: None)
+        given = self.config, FixedClock(), run_in_thread, ProjectSecrets(server), Workers().parse_json
+        self.reporter = Reporter(*given, lambda: None)
 
     def report(self) -> CommitReport | str:
         return find_report(self.config, self.project.id, SHA, NOW)

@@ -32,6 +32,7 @@ from models.tracker.forge_reports.commit_reports import CommitReport
 from models.tracker.forges.project_forge import FileRequest
 from models.tracker.project_secrets import ProjectSecrets
 from models.tracker.tables import Project, Run, reports
+from supervisor.charts.workers import Workers
 from supervisor.tracker.forge_reports.report_follower import find_report
 from supervisor.tracker.forge_reports.reporter import Reporter
 from supervisor.tracker.forge_sources import ForgeSources
@@ -69,7 +70,8 @@ class Checked:
         if forge is not None:
             self.config = evolve(self.config, tracker=evolve(self.config.tracker, forges={"hub": forge}))
         secrets = ProjectSecrets(self.config.server)
-        self.reporter = Reporter(self.config, FixedClock(), run_in_thread, secrets, lambda: None)
+        given = self.config, FixedClock(), run_in_thread, secrets, Workers().parse_json
+        self.reporter = Reporter(*given, lambda: None)
 
     def run(self, tests: Any = None, **facts: Any) -> Run:
         values = {"commit_sha": SHA, "branch": "topic", "trusted": True, **facts}

@@ -16,6 +16,7 @@ from records import FAILED, PASSED
 from report_double import JSON, REPOSITORIES, ReportDouble, forge_settings
 
 from models.config.settings import Config, ForgeReports, Outbound, Server, Tracker
+from models.errors import Invalid, Problem, Unavailable, Unprocessable
 from models.outbound import outbox
 from models.outbound.outbox import FORGE_COMMENT, Outcome
 from models.supervision.process import Seconds
@@ -27,6 +28,7 @@ from models.tracker.forges import project_forge
 from models.tracker.gate.quality_gate import RuleInfo
 from models.tracker.project_secrets import ProjectSecrets
 from models.tracker.tables import Project, Run
+from supervisor.charts.workers import Workers
 from supervisor.tracker.forge_reports import reporter
 from supervisor.tracker.forge_reports.report_follower import find_report
 from supervisor.tracker.forge_reports.reporter import Reporter
@@ -52,7 +54,8 @@ class Pull:
         self.config = Config(server=server, tracker=tracker)
         repo = REPOSITORIES[kind].format(port=web.port)
         self.project = records.create_project("shop", forge_repo=repo, forge_repo_by_admin=1)
-        self.reporter = Reporter(self.config, FixedClock(), run_in_thread, ProjectSecrets(server), lambda: None)
+        given = self.config, FixedClock(), run_in_thread, ProjectSecrets(server), Workers().parse_json
+        self.reporter = Reporter(*given, lambda: None)
 
     def run(self, commit: str, tests: Any = None, **facts: Any) -> Run:
         values = {"commit_sha": commit, "branch": "topic", "pr_number": 7, "trusted": True, **facts}
@@ -110,6 +113,40 @@ def test_a_comment_is_made_once_and_kept_up_to_date(web: WebServer, tmp_path: Pa
     assert (pull.methods, "### Gate passed: `shop`" in pull.text) == (
         ["POST", "PUT" if kind == "gitlab" else "PATCH"], True
     )  # fmt: skip
+
+
+def test_an_answer_that_cannot_be_parsed_now_is_tried_again(web: WebServer, tmp_path: Path) -> None:
+    """As where no worker process is free: the comment that was made meanwhile is found then."""
+    pull = Pull(web, tmp_path, comment="always")
+    pull.run(sha("1"))
+    parse = pull.reporter._client._parse_json
+
+    async def unavailable(body: bytes | str) -> Any:
+        if pull.double.comments:
+            raise Unavailable("no worker process is free")
+        return await parse(body)
+
+    pull.reporter._client._parse_json = unavailable
+    outcome = pull.send(sha("1"))
+    assert (outcome.is_delivered, outcome.is_final, outcome.error) == (False, False, "no worker process is free")
+    assert len(pull.double.comments) == 1
+    pull.reporter._client._parse_json = parse
+    assert pull.send(sha("1")).is_delivered
+    assert len(pull.double.comments) == 1
+
+
+@pytest.mark.parametrize("problem", [Invalid("it is not JSON"), Unprocessable("it is nested too deeply")])
+def test_an_answer_that_is_never_readable_is_one_without_an_id(
+    web: WebServer, tmp_path: Path, problem: Problem
+) -> None:
+    pull = Pull(web, tmp_path, comment="always")
+    pull.run(sha("1"))
+
+    async def unreadable(_: bytes | str) -> Any:
+        raise problem
+
+    pull.reporter._client._parse_json = unreadable
+    assert pull.send(sha("1")).error == "the answer has no id of a comment"
 
 
 def test_an_older_commit_never_overwrites_the_newest(web: WebServer, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from models.errors import Denied
 
 ALGORITHMS = ("RS256", "ES256", "PS256")
 LEEWAY_SECONDS = 60
+MAX_CHARACTERS = 64 * 1024
+"""Of a token, which is read on the event loop."""
 MAX_KEYS = 100
 _KEY_TYPES = {"RS256": "RSA", "PS256": "RSA", "ES256": "EC"}
 _MIN_RSA_BYTES = 256
@@ -25,6 +27,8 @@ FindKey = Callable[[str | None, str], Awaitable[Jwk | None]]
 
 async def verified_claims(token: str, find_key: FindKey, issuer: str, client_id: str, nonce: str) -> dict[str, Any]:
     """Returns the claims of an ID token. Raises `Denied` with what is wrong, and the errors of `find_key`."""
+    if len(token) > MAX_CHARACTERS:
+        raise Denied(f"the ID token has more than {MAX_CHARACTERS} characters")
     try:
         header = jwt.get_unverified_header(token)
     except jwt.PyJWTError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +13,8 @@ from attrs import frozen
 from models.config import secret_files
 from models.config.login_settings import Oidc
 from models.config.parsers import ValidationError
-from models.errors import Denied, Invalid, TimedOut, Upstream
+from models.errors import Denied, Invalid, TimedOut, Unprocessable, Upstream
+from models.json_format import SMALL_BODY_BYTES, ParseJson, json_value
 from supervisor.accounts.oidc.id_tokens import MAX_KEYS, Jwk, fitting_key
 from supervisor.http import urls
 from supervisor.http.client import GuardedClient, Request
@@ -81,18 +81,21 @@ class Kept:
 
 
 class Provider:
-    def __init__(self, settings: Oidc, client: GuardedClient, clock: Callable[[], float]) -> None:
-        """`clock` counts seconds."""
+    def __init__(
+        self, settings: Oidc, client: GuardedClient, clock: Callable[[], float], parse_json: ParseJson
+    ) -> None:
+        """`clock` counts seconds. `parse_json` parses documents."""
         self.issuer = settings.issuer or ""
         self.client_id = settings.client_id or ""
         self._settings = settings
         self._client = client
         self._clock = clock
+        self._parse_json = parse_json
         self._metadata, self._keys = Kept(clock), Kept(clock)
         self._unknown_key_at = -math.inf
 
     async def metadata(self) -> Metadata:
-        """Raises `Upstream`, `TimedOut`."""
+        """Raises `Upstream`, `TimedOut`, `Unavailable`."""
         found: Metadata = await self._metadata.get(self._fetch_metadata)
         return found
 
@@ -115,7 +118,7 @@ class Provider:
     async def find_key(self, key_id: str | None, algorithm: str) -> Jwk | None:
         """Returns a published key; for an unknown id the keys are fetched again, now and then.
 
-        Raises `Upstream`, `TimedOut`.
+        Raises `Upstream`, `TimedOut`, `Unavailable`.
         """
         found = fitting_key(await self._keys.get(self._fetch_keys), key_id, algorithm)
         now = self._clock()
@@ -185,26 +188,22 @@ class Provider:
             raise Denied(f"the identity provider refused the login ({response.status}{_error_of(response.body)})")
         if not response.is_good:
             raise Upstream(f"the identity provider answered {response.status}")
-        return _object(response.body)
-
-
-def _object(body: bytes) -> Mapping[str, Any]:
-    """Raises `Upstream`."""
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise Upstream("the identity provider answered with something else than a JSON object")
-    return document
+        try:
+            document = await self._parse_json(response.body)
+        except (Invalid, Unprocessable):
+            document = None
+        if not isinstance(document, dict):
+            raise Upstream("the identity provider answered with something else than a JSON object")
+        return document
 
 
 def _error_of(body: bytes) -> str:
-    """The code of an OAuth error, in front of which a comma stands; empty where there is none."""
+    """The code of an OAuth error, in front of which a comma stands; empty where there is none, or beyond 64 KiB."""
     try:
-        return f", {shown_error(_object(body).get('error'))}"
-    except Upstream:
-        return ""
+        document = json_value(body) if len(body) <= SMALL_BODY_BYTES else None
+    except Invalid:
+        document = None
+    return f", {shown_error(document.get('error'))}" if isinstance(document, dict) else ""
 
 
 def shown_error(code: object) -> str:

@@ -17,6 +17,7 @@ from models.accounts.identities import MAX_SUBJECT_LENGTH
 from models.accounts.login_attempts import ATTEMPT_SECONDS, Attempt, Callback, is_random_text, random_text
 from models.config.settings import Config
 from models.errors import Denied, DiskFull, Invalid, Problem, Throttled, TimedOut
+from models.json_format import ParseJson
 from supervisor.accounts.logins import Accounts, Window, log_reported
 from supervisor.accounts.oidc.id_tokens import verified_claims
 from supervisor.accounts.oidc.memory_attempts import MemoryAttempts
@@ -50,7 +51,8 @@ class Entered:
 class SignOn:
     """Single sign-on by the provider of `tracker.security.oidc`."""
 
-    def __init__(self, config: Config, accounts: Accounts, clock: Clock) -> None:
+    def __init__(self, config: Config, accounts: Accounts, clock: Clock, parse_json: ParseJson) -> None:
+        """`parse_json` parses the documents of the provider."""
         self.settings = config.tracker.security.oidc
         self.lifetime = int(self.settings.session) or 1
         self.public_url = config.server.public_url or ""
@@ -58,7 +60,7 @@ class SignOn:
         self._clock = clock
         outbound = config.server.outbound
         client = GuardedClient(outbound_rules(outbound, [self.settings.issuer or ""]))
-        self._provider = Provider(self.settings, client, clock.since_boot)
+        self._provider = Provider(self.settings, client, clock.since_boot, parse_json)
         self._deadline = 2 * outbound.timeout
         self._failures = Window(FAILURES_PER_MINUTE, 60.0)
         self._memory = MemoryAttempts()

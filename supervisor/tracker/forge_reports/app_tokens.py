@@ -13,13 +13,14 @@ from attrs import define, field
 from models.config import secret_files
 from models.config.parsers import ValidationError
 from models.config.settings import Forge, ForgeApp
-from models.errors import Conflict, Upstream
+from models.errors import Conflict, Invalid, Upstream
+from models.json_format import SMALL_BODY_BYTES, json_value
 from models.outbound.formats import HttpMessage
 from models.outbound.outbox import Outcome
 from models.tracker.forge_reports import forge_requests
 from supervisor.http.client import GuardedClient
 from supervisor.single_flight import SingleFlight
-from supervisor.tracker.forge_reports.exchange import exchange, parsed
+from supervisor.tracker.forge_reports.exchange import exchange
 
 _JWT_SECONDS, _CLOCK_SKEW_SECONDS = 540, 60
 """GitHub takes a JWT that ends within 10 minutes by its own clock."""
@@ -49,9 +50,9 @@ class _Token:
 
 class AppTokens:
     def __init__(self, client: GuardedClient, max_answer: int) -> None:
-        """`max_answer` is the size of the largest answer, in bytes."""
+        """`max_answer` is the size of the largest answer, in bytes; one beyond 64 KiB is an error, too."""
         self._client = client
-        self._max_answer = max_answer
+        self._max_answer = min(max_answer, SMALL_BODY_BYTES)
         self._tokens: OrderedDict[Key, _Token] = OrderedDict()
         self._flights: SingleFlight[_Token] = SingleFlight()
 
@@ -105,7 +106,10 @@ class AppTokens:
         outcome, body = await exchange(self._client, name, message, self._max_answer, holds_target=True)
         if not outcome.is_delivered:
             raise TokenRefused(outcome)
-        answer = await parsed(body)
+        try:
+            answer = json_value(body)
+        except Invalid:
+            return {}
         return answer if isinstance(answer, dict) else {}
 
 

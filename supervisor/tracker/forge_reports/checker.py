@@ -14,7 +14,7 @@ from models.tracker.runs import attempts
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.outbound.dispatcher import Run
-from supervisor.tracker.forge_reports.exchange import is_refused, parsed
+from supervisor.tracker.forge_reports.exchange import is_refused
 from supervisor.tracker.forge_reports.forge_client import ForgeClient
 
 _GONE = (404, 410)
@@ -78,7 +78,7 @@ class Checker:
             outcome, body = await self._client.send(found, check_runs.check_request(found, check, None, token))
         if not outcome.is_delivered:
             return outcome, None
-        made = await parsed(body)
+        made = await self._client.parsed(body)
         id = made.get("id") if isinstance(made, dict) else None
         if not isinstance(id, int) or isinstance(id, bool):
             return Outcome(False, outcome.status, "the answer has no id of a check run"), None

@@ -18,7 +18,7 @@ from models.tracker.runs import attempts
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.outbound.dispatcher import Run
-from supervisor.tracker.forge_reports.exchange import is_refused, parsed
+from supervisor.tracker.forge_reports.exchange import is_refused
 from supervisor.tracker.forge_reports.forge_client import ForgeClient
 
 _MAX_PAGES = 10
@@ -104,7 +104,7 @@ class Commenter:
             if outcome.status in _GONE and await self._is_readable(found, requests, number):
                 return outcome, kept.id
             return _ended_unless_delivered(outcome), kept.id
-        made = await parsed(body) if _ended_unless_delivered(outcome) else None
+        made = await self._client.parsed(body) if _ended_unless_delivered(outcome) else None
         made_id = made.get("id") if isinstance(made, dict) else None
         if not isinstance(made_id, int):
             raise _Ended(Outcome(False, outcome.status, "the answer has no id of a comment"))
@@ -120,7 +120,7 @@ class Commenter:
     async def _author(self, found: CommitReport, requests: CommentRequests) -> int | None:
         """The id of the user that our token belongs to; None if it is nobody's. Raises `_Ended`."""
         outcome, body = await self._client.send(found, requests.user())
-        user = await parsed(body) if outcome.is_delivered else None
+        user = await self._client.parsed(body) if outcome.is_delivered else None
         own = user.get("id") if isinstance(user, dict) else None
         if isinstance(own, int):
             return own
@@ -141,7 +141,7 @@ class Commenter:
                 break
             outcome, body = await self._client.send(found, message)
             _ended_unless_delivered(outcome)
-            comments = await parsed(body)
+            comments = await self._client.parsed(body)
             for one in comments if isinstance(comments, list) else ():
                 text = one.get("body") if isinstance(one, dict) else None
                 is_ours = isinstance(text, str) and text.startswith(marker)
@@ -156,7 +156,7 @@ class Commenter:
         outcome, body = await self._client.send(found, requests.open_requests(found.commit))
         if outcome.status not in (404, 409, 422):  # the forge does not know the commit
             _ended_unless_delivered(outcome)
-        number = forge_requests.open_with_head(await parsed(body), found.commit)
+        number = forge_requests.open_with_head(await self._client.parsed(body), found.commit)
         if number is None:
             raise _Ended(_unsent("no open pull request has the commit as its head"))
         return number

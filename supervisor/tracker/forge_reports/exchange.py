@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-from typing import Any
 
 from attrs import evolve
 
@@ -17,6 +14,8 @@ from supervisor.outbound.requests import send
 REFUSED = (401, 403)
 _RATE_LIMIT_SECONDS = 60.0
 """The wait where a forge names none."""
+_MAX_ERROR_CHARACTERS = 64 * 1024
+"""Of an answer that is an error, so much is searched for its reason."""
 _IS_RATE_LIMIT = re.compile(r"rate limit|abuse detection", re.IGNORECASE)
 
 
@@ -31,6 +30,7 @@ async def exchange(
     body = response.body.decode("utf-8", "replace") if response else ""
     if outcome.is_delivered or outcome.status is None:
         return outcome, body
+    body = body[:_MAX_ERROR_CHARACTERS]
     outcome = evolve(outcome, error=f"the forge {name} answered {outcome.status}: {outcome.error}")
     is_limited = outcome.retry_after is not None or _IS_RATE_LIMIT.search(body) is not None
     if outcome.status == 429 or (outcome.status == 403 and is_limited):
@@ -41,11 +41,3 @@ async def exchange(
 
 def is_refused(outcome: Outcome) -> bool:
     return outcome.status in REFUSED and outcome.is_final
-
-
-async def parsed(body: str) -> Any:
-    """The JSON of an answer, parsed off the loop; None if it is none."""
-    try:
-        return await asyncio.to_thread(json.loads, body)
-    except (ValueError, RecursionError):
-        return None

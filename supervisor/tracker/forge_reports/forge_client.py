@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 from attrs import evolve
 
 from models.config.settings import Config
+from models.errors import Invalid, Unprocessable
+from models.json_format import ParseJson
 from models.outbound.formats import HttpMessage
 from models.outbound.outbox import FORGE_STATUS, Outcome
 from models.tracker.forge_reports import waits
@@ -25,12 +28,22 @@ log = logging.getLogger("outbox")
 
 class ForgeClient:
     def __init__(
-        self, config: Config, clock: Clock, run: Run, secrets: ProjectSecrets, lookup: Lookup | None = None
+        self,
+        config: Config,
+        clock: Clock,
+        run: Run,
+        secrets: ProjectSecrets,
+        parse_json: ParseJson,
+        lookup: Lookup | None = None,
     ) -> None:
-        """`run` runs work on the store of the outbox in a thread. `lookup` resolves names."""
+        """`run` runs work on the store of the outbox in a thread. `parse_json` parses answers.
+
+        `lookup` resolves names.
+        """
         self._clock = clock
         self._run = run
         self._secrets = secrets
+        self._parse_json = parse_json
         self._max_answer = config.server.outbound.max_answer
         self._client = GuardedClient(rules(config), lookup)
         self._apps = AppTokens(self._client, self._max_answer)
@@ -52,6 +65,13 @@ class ForgeClient:
         if outcome.status == 401 and self._apps.forget(message.token):
             outcome = evolve(outcome, is_final=False, holds_target=False)
         return outcome, body
+
+    async def parsed(self, body: str) -> Any:
+        """The JSON of an answer; None if it is none. Raises `Problem` where it cannot be parsed now."""
+        try:
+            return await self._parse_json(body)
+        except (Invalid, Unprocessable):
+            return None
 
     async def refuse(self, found: CommitReport, outcome: Outcome, kind: str = FORGE_STATUS) -> None:
         """After a refused token: reports rest until the project's settings change or one is tried again by hand."""

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from models.config.settings import Config
 from models.errors import Problem
+from models.json_format import ParseJson
 from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, Delivery, Outcome
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.forge_reports import commit_reports, forge_requests, waits
@@ -38,16 +39,17 @@ class Reporter:
         clock: Clock,
         run: Run,
         secrets: ProjectSecrets,
+        parse_json: ParseJson,
         on_resumed: Callable[[], None],
         lookup: Lookup | None = None,
     ) -> None:
         """`run` runs work on the store of the outbox in a thread. `on_resumed` is called when a forge takes reports of
-        a project again. `lookup` resolves names."""
+        a project again. `parse_json` parses answers, `lookup` resolves names."""
         self._config = config
         self._clock = clock
         self._run = run
         self._on_resumed = on_resumed
-        self._client = ForgeClient(config, clock, run, secrets, lookup)
+        self._client = ForgeClient(config, clock, run, secrets, parse_json, lookup)
         self._commenter = Commenter(config, clock, run, self._client)
         self._checker = Checker(config, clock, run, self._client)
 
