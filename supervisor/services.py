@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -199,7 +200,7 @@ class Services:
         """What reports the changes of processes and runs. Raises `CannotUse`."""
         self._check_apps()
         secrets, parse_json = self.tracker.forges.secrets, self.charts.workers.parse_json
-        made = Outbound(self.config, self.clock, instance, secrets, self._labels, parse_json)
+        made = Outbound(self.config, self.clock, instance, secrets, self._labels, parse_json, self.disk)
         self.changes.subscribe(made.notice)
         self.supervision.notices.published.subscribe(made.notice)
         runs.subscribe(made.notice)
@@ -222,7 +223,7 @@ class Services:
 
     async def _start(self, records: Mapping[str, Record]) -> None:
         """Adopts the processes that still run, and begins the background work."""
-        self.accounts.use_reserve = self.tracker.run_with_reserve
+        self.accounts.use_reserve = partial(self.disk.run_with_reserve, reports)
         if self.sharing is not None:
             self._tasks.start(self.sharing.history.copy(), "history")
             self.sharing.listen(self.outbound.wakes)

@@ -218,7 +218,7 @@ async def delete_channel(handler: Base, request: Any) -> None:
             raise Conflict(f"the channel is used by the rule {used[0]}")
         channels.delete(request.id, project_id, core.notifier.secrets, now)
 
-    await core.run(delete)
+    await core.run_deletion(delete)
     await core.changed()
 
 

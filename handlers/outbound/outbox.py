@@ -127,7 +127,7 @@ async def retry_message(handler: Base, request: MessageRequest) -> DeliveryInfo:
 async def delete_message(handler: Base, request: MessageRequest) -> None:
     await _message(handler, request.id)
     core = await handler.services.outbound.core()
-    await core.run(lambda: outbox.delete(request.id, handler.clock.now()))
+    await core.run_deletion(lambda: outbox.delete(request.id, handler.clock.now()))
     core.dispatcher.wake()
 
 

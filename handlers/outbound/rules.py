@@ -153,7 +153,7 @@ def _channels(core: Core, names: tuple[str, ...], project_id: int) -> tuple[str,
 async def delete_rule(handler: Base, request: Any) -> None:
     core, project_id = await scope_of(handler, request)
     check_stored("rule", request.id, "remove")
-    await core.run(lambda: rules.delete(request.id, project_id))
+    await core.run_deletion(lambda: rules.delete(request.id, project_id))
     await core.changed()
 
 

@@ -34,6 +34,9 @@ _PRAGMAS = {
     "cache_size": -4096,
 }
 
+_CHECKPOINT_PAGES = 256
+"""After so many pages in its write-ahead log a worker checkpoints a store that only workers use."""
+
 MAX_LOG_BYTES = 32 * 1024 * 1024
 """A larger write-ahead log is emptied after the upload that made it so, before the next one is stored."""
 
@@ -83,6 +86,7 @@ class SqliteStore(peewee.SqliteDatabase, Store):
         self.write_lock = FairLock()
         """Orders the writing workers. The loop writes without it, because it never waits."""
         self._worker = threading.local()
+        self._held: sqlite3.Connection | None = None
         self._has_ended = False
 
     def end_queries(self) -> None:
@@ -99,6 +103,26 @@ class SqliteStore(peewee.SqliteDatabase, Store):
         self.init(str(path), pragmas=_PRAGMAS)
         self.connect()
         self.migrate()
+
+    def hold(self) -> None:
+        """Keeps the open file in use while no thread has a connection.
+
+        SQLite removes the write-ahead log with the last connection, and cannot make it again on a full disk.
+        Raises `peewee.OperationalError`.
+        """
+        self._release()
+        try:
+            self._held = sqlite3.connect(self.database, check_same_thread=False)
+            self._held.execute("PRAGMA user_version").fetchall()  # the first statement opens the log
+        except sqlite3.Error as error:
+            self._release()
+            raise peewee.OperationalError(str(error)) from error
+        self.pragma("wal_autocheckpoint", _CHECKPOINT_PAGES, permanent=True)
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def migrate(self) -> None:
         done = int(self.pragma("user_version"))
@@ -167,6 +191,7 @@ class SqliteStore(peewee.SqliteDatabase, Store):
 
     def close_all(self) -> None:
         self.close()
+        self._release()
 
     def set_lock_timeout(self, seconds: float) -> None:
         self.execute_sql(f"PRAGMA busy_timeout = {round(seconds * 1000)}").fetchall()
@@ -242,6 +267,18 @@ class Either(peewee.DatabaseProxy):
         if not isinstance(self.obj, SqliteStore):
             self.initialize(SqliteStore(self.steps))
         self.obj.open(path)  # type: ignore[arg-type]
+
+    def open_for_workers(self, path: Path, url: str | None = None) -> None:
+        """As `open`, for a store that only workers use: this thread has no connection afterwards.
+
+        A file stays in use until `close_all`, so that it can be read on a full disk.
+        """
+        self.open(path, url)
+        try:
+            if isinstance(self.obj, SqliteStore):
+                self.obj.hold()
+        finally:
+            self.close()
 
     def end_queries(self) -> None:
         """As `SqliteStore.end_queries`; those of a database have its own limit of time."""

@@ -17,8 +17,8 @@ import peewee
 from models.config import secret_files
 from models.config.parsers import ValidationError
 from models.config.settings import Server
-from models.errors import Conflict, Unavailable
-from models.storage.sqlite import Either, SqliteStore
+from models.errors import Conflict, DiskFull, Unavailable
+from models.storage.sqlite import Either, SqliteStore, is_disk_full
 
 Result = TypeVar("Result")
 
@@ -91,8 +91,7 @@ class ProjectSecrets:
         with _reported():
             with self._lock:
                 if not self._is_open:
-                    self._store.open(self._settings.data_dir / FILE, self._settings.database_url)
-                    self._store.close()
+                    self._store.open_for_workers(self._settings.data_dir / FILE, self._settings.database_url)
                     self._is_open = True
             return self._store.run_with_timeout(work, _TIMEOUT_SECONDS)
 
@@ -108,10 +107,12 @@ class ProjectSecrets:
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """A fault of the store is `Unavailable`, without the statement."""
+    """A fault of the store is `Unavailable` or `DiskFull`, without the statement."""
     try:
         yield
     except peewee.DatabaseError as error:
+        if is_disk_full(error):
+            raise DiskFull("the store of secrets cannot be written: the disk is full") from None
         raise Unavailable(f"the store of secrets cannot be used: {type(error).__name__}") from None
 
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import peewee
 
 from models.config.settings import Config
-from models.errors import Unavailable
+from models.errors import DiskFull, Unavailable
 from models.json_format import ParseJson, rfc3339
 from models.outbound import events, following, outbox
 from models.outbound.channels import Channel, name_of
 from models.outbound.outbox import FORGE_KINDS, Delivery, Outcome
 from models.outbound.tables import FILE, store
+from models.storage.sqlite import is_disk_full
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.project_secrets import ProjectSecrets
 from supervisor.clock import Clock
@@ -27,6 +28,7 @@ from supervisor.outbound.follower import Follower, Labels
 from supervisor.outbound.notifier import Notifier
 from supervisor.outbound.release_changes import ReleaseChanges
 from supervisor.scheduling import BackgroundTasks
+from supervisor.tracker.disk_space import DiskSpace
 
 if TYPE_CHECKING:
     from supervisor.tracker.forge_reports.report_follower import ReportFollower
@@ -47,16 +49,19 @@ class Core:
         labels: Labels,
         parse_json: ParseJson,
         begun: Mapping[str, int],
+        disk: DiskSpace,
     ) -> None:
         """Opens the store, in a thread. `begun` has the last events before the start of the server.
+
+        `disk` has the reserve for deletions on a full disk.
 
         Raises `peewee.PeeweeException`, `CannotUse`.
         """
         self.limits = config.server.outbox
         self._config = config
         self._clock = clock
-        store.open(config.server.data_dir / FILE, config.server.database_url)
-        store.close()
+        self._disk = disk
+        store.open_for_workers(config.server.data_dir / FILE, config.server.database_url)
         self._executor = ThreadPoolExecutor(_THREADS, "outbox")
         self.notifier = Notifier(config, clock, self.run, secrets)
         self.dispatcher = Dispatcher(
@@ -105,12 +110,18 @@ class Core:
             tasks.start(self.reports.watch(), "forge reports")
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Runs work on the store in a thread of its own. Raises `Unavailable`, `TimedOut`."""
+        """Runs work on the store in a thread of its own. Raises `Unavailable`, `DiskFull`, `TimedOut`."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._executor, lambda: store.run_with_timeout(work, MAX_QUERY_SECONDS))
         except peewee.OperationalError as error:
+            if is_disk_full(error):
+                raise DiskFull("the outbox cannot be written: the disk is full") from None
             raise Unavailable(f"the outbox does not answer: {error}") from None
+
+    async def run_deletion(self, work: Callable[[], Result]) -> Result:
+        """As `run`, for work that deletes, and what belongs to a deletion: on a full disk it uses the reserve."""
+        return await self._disk.run_deletion(store, self.run, work)
 
     def notice(self) -> None:
         """A process or a run has changed."""
@@ -120,7 +131,7 @@ class Core:
 
     async def changed(self) -> None:
         """Reads channels and rules again after a change of them."""
-        await self.run(self.follower.start)
+        await self.run_deletion(self.follower.start)
         self.follower.wake()
         self.dispatcher.wake()
 

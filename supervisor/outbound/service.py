@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import peewee
@@ -18,6 +18,7 @@ from models.supervision import events, notices
 from models.tracker.project_secrets import ProjectSecrets
 from supervisor.clock import Clock
 from supervisor.scheduling import BackgroundTasks, retrieve_exception
+from supervisor.tracker.disk_space import DiskSpace
 
 if TYPE_CHECKING:
     from supervisor.outbound.core import Core
@@ -38,10 +39,12 @@ class Outbound:
         secrets: ProjectSecrets,
         labels: Callable[[], Mapping[str, Sequence[str]]],
         parse_json: ParseJson,
+        disk: DiskSpace,
     ) -> None:
         """`instance` is the id of this node. `secrets` keeps those of channels, `labels` has those of processes.
 
-        `parse_json` parses the answers of forges.
+        `parse_json` parses the answers of forges. `disk` has the reserve, with which messages, channels and rules are
+        deleted on a full disk.
         """
         self._config = config
         self._clock = clock
@@ -49,6 +52,7 @@ class Outbound:
         self._secrets = secrets
         self._labels = labels
         self._parse_json = parse_json
+        self._disk = disk
         self._core: Core | None = None
         self._opening: asyncio.Task[Core] | None = None
         self._tasks: BackgroundTasks | None = None
@@ -101,7 +105,7 @@ class Outbound:
         made: Core | None = None
         try:
             made = core = await asyncio.to_thread(self._make)
-            await core.run(core.load)
+            await core.run_deletion(core.load)
         except (peewee.PeeweeException, CannotUse, Problem, OSError) as error:
             if made is not None:
                 await made.close()
@@ -116,7 +120,8 @@ class Outbound:
         from supervisor.outbound.core import Core  # with what it imports, on first use
 
         facts = self._config, self._clock, self._instance, self._secrets, self._labels, self._parse_json
-        return Core(*facts, self._begun)
+        with self._disk.released() if self._disk.is_full else nullcontext():
+            return Core(*facts, self._begun, self._disk)
 
     def notice(self, _: object) -> None:
         """Called for each change of a process or run."""

@@ -5,15 +5,20 @@ With less than a gigabyte, a file in the data directory reserves a few megabytes
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from models.errors import InsufficientStorage
+import peewee
+
+from models.errors import DiskFull, InsufficientStorage, Unavailable
+from models.storage.sqlite import Either
+from models.storage.store import MAX_QUERY_SECONDS
 
 log = logging.getLogger("server")
 
@@ -27,6 +32,7 @@ _RESERVE_FACTOR, _RESERVE_BELOW_BYTES = 4, 1024 * _MIB
 """The reserve is made where so many times its size is free, and not more than that."""
 
 State = Literal["enough", "low", "full"]
+Result = TypeVar("Result")
 
 
 def _open_private(path: str, flags: int) -> int:
@@ -46,6 +52,7 @@ class DiskSpace:
         self._reserve = folder / "reserve"
         self._released = 0
         """How many deletions use the reserve now."""
+        self._deletion_lock = asyncio.Lock()
 
     @property
     def is_full(self) -> bool:
@@ -124,6 +131,44 @@ class DiskSpace:
                 self._released -= 1
                 if not self._released:
                     self._allocate(self._reserve_size())
+
+    async def run_deletion(
+        self, store: Either, run: Callable[[Callable[[], Result]], Awaitable[Result]], work: Callable[[], Result]
+    ) -> Result:
+        """Runs work that deletes from `store` by `run`, on a full disk again by `run_with_reserve`.
+
+        Raises what `run` raises, and `DiskFull`, `TimedOut`.
+        """
+        try:
+            return await run(work)
+        except DiskFull:
+            pass
+        except Unavailable:
+            if not store.is_local:
+                raise
+            await asyncio.to_thread(self.measure)
+            if not self.is_full:  # where SQLite cannot open a file, its error does not name the disk
+                raise
+        return await self.run_with_reserve(store, work)
+
+    async def run_with_reserve(self, store: Either, work: Callable[[], Result]) -> Result:
+        """Runs work that deletes from `store` with the reserve, and an emptied write-ahead log.
+
+        Raises `Unavailable`, `DiskFull`, `TimedOut`.
+        """
+        async with self._deletion_lock:
+            return await asyncio.to_thread(self._run_with_reserve, store, work)
+
+    def _run_with_reserve(self, store: Either, work: Callable[[], Result]) -> Result:
+        """For a worker. Raises `Unavailable`, `DiskFull`, `TimedOut`."""
+        with self.released():
+            try:
+                store.limit_log(0)
+                result = store.run_with_timeout(work, MAX_QUERY_SECONDS)
+                store.limit_log(0)
+            except peewee.OperationalError as error:
+                raise DiskFull(f"the disk is full, and its reserve is used: {error}") from None
+            return result
 
     def check(self) -> None:
         """Before an upload takes more space. For a worker. Raises `InsufficientStorage`, `OSError`."""

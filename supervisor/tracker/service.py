@@ -55,7 +55,6 @@ class Tracker:
         self.updates = updates
         self._sharing = sharing
         self._disk = disk
-        self._reserve_lock = asyncio.Lock()
         self.attachments = Attachments(kept.dir or own_folder, kept, clock, self.run_deletion)
         self.insights = Insights(config.tracker.quality_gate.base_branch, self.run)
         self.retention = Retention(config.tracker, clock, self.run_deletion, self.attachments, self.insights.notice)
@@ -90,26 +89,7 @@ class Tracker:
 
     async def run_deletion(self, work: Callable[[], Result]) -> Result:
         """As `run`, for work that deletes: on a full disk it uses the reserve, and an emptied write-ahead log."""
-        try:
-            return await self.run(work)
-        except DiskFull:
-            return await self.run_with_reserve(work)
-
-    async def run_with_reserve(self, work: Callable[[], Result]) -> Result:
-        """Runs work that deletes while the disk is full. Raises `Unavailable`, `DiskFull`, `TimedOut`."""
-        async with self._reserve_lock:
-            return await asyncio.to_thread(self._run_with_reserve, work)
-
-    def _run_with_reserve(self, work: Callable[[], Result]) -> Result:
-        """For a worker. Raises `Unavailable`, `DiskFull`, `TimedOut`."""
-        with self._disk.released():
-            try:
-                reports.limit_log(0)
-                result = reports.run_with_timeout(work, MAX_QUERY_SECONDS)
-                reports.limit_log(0)
-            except peewee.OperationalError as error:
-                raise DiskFull(f"the disk is full, and its reserve is used: {error}") from None
-            return result
+        return await self._disk.run_deletion(reports, self.run, work)
 
     async def read_fast(self, query: Callable[[], Result]) -> Result:
         """Reads a few rows of the store: on the loop where the store is a local file.

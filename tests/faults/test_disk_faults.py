@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,7 @@ from fault_injection import (
     upload_request,
 )  # fmt: skip
 from identity_providers import CALLBACK, Browser, query_of, real_provider, settings
+from receivers import Admin
 from uploads import query_store
 from users import PASSWORD, FormClient, log_in
 
@@ -272,6 +275,64 @@ def test_on_a_full_disk_an_admin_logs_in_by_the_identity_provider(serve: Serve, 
             check_no_traceback(server)
         finally:
             server.close()
+
+
+def make_records(admin: Admin, suffix: str = "") -> list[str]:
+    """Makes channels with secrets and a rule of the server; returns their paths in an order in which they can go."""
+    hook = {"name": f"hook{suffix}", "type": "webhook", "url": "http://127.0.0.1:9/hook"}
+    rule = {"name": f"all{suffix}", "channels": [hook["name"]], "events": ["process.*"], "groupWait": 0}
+    paths: list[str] = []
+    for path, body in (
+        ("/projects/1/notify/channels", hook),
+        ("/notify/channels", hook),
+        ("/notify/rules", rule),
+    ):
+        answer = admin.ask("POST", path, body)
+        assert answer.status == 201, answer
+        paths.insert(0, f"{path}/{answer.json['id']}")
+    return paths
+
+
+def test_on_a_full_disk_an_admin_deletes_messages_channels_and_rules(serve: Serve, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "24m") as disk:
+        boom = {"command": ["sh", "-c", "exit 3"], "restart": "never", "auto-start": False}
+        server = serve({"boom": boom}, wait=False, server={"data-dir": str(disk / "data")}, tracker=ADMIN)
+        server.data = disk / "data"
+        try:
+            server.start()
+            assert send_prepared(server, upload_request("big")).status == 201
+            admin = Admin(server)
+            paths, remaining = make_records(admin), make_records(admin, "-2")
+            assert server.do("start", "boom").status == 200
+            messages = wait_for(lambda: len(found := admin.outbox("?state=DEAD")) == 2 and found)
+            paths.insert(0, f"/outbox/{messages[0]['id']}")
+            remaining.insert(0, f"/outbox/{messages[1]['id']}")
+            wait_for((disk / "data" / "reserve").exists)
+            fill_disk(disk)
+            wait_for(lambda: server.get("/readyz").status == 503)
+            check_deleted(admin, paths, disk)
+            server.kill()
+            for name in ("outbox", "secrets"):  # without write-ahead logs, as after a stop
+                with closing(sqlite3.connect(disk / "data" / f"{name}.db")) as store:
+                    store.execute("PRAGMA user_version").fetchall()
+                assert not (disk / "data" / f"{name}.db-wal").exists()
+            fill_disk(disk)
+            server.start()
+            check_deleted(admin, remaining, disk)
+            assert admin.ask("GET", "/notify/channels").json == []
+            check_no_traceback(server)
+        finally:
+            server.close()
+
+
+def check_deleted(admin: Admin, paths: list[str], disk: Path) -> None:
+    for path in paths:
+        fill_disk(disk)
+        assert admin.ask("GET", path.rpartition("/")[0]).status == 200
+        answer = admin.ask("DELETE", path)
+        assert answer.status == 204, (path, answer)
+        fill_disk(disk)
+        assert admin.ask("DELETE", path).status == 404
 
 
 def test_disk_that_becomes_read_only_is_reported_and_loses_no_acknowledged_data(

@@ -31,8 +31,7 @@ class FixedClock(Clock):
 @contextlib.contextmanager
 def open_outbox(path: Path, url: str | None = None) -> Iterator[None]:
     """Opens the store of an outbox."""
-    store.open(path, url)
-    store.close()
+    store.open_for_workers(path, url)
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ from supervisor.clock import Clock
 from supervisor.outbound import service
 from supervisor.outbound.service import Outbound
 from supervisor.scheduling import BackgroundTasks
+from supervisor.tracker.disk_space import DiskSpace
 
 
 class Core:
@@ -26,7 +27,7 @@ class Core:
         self.failures = failures
         self.is_closed = self.is_started = False
 
-    async def run(self, work: Any) -> None:
+    async def run_deletion(self, work: Any) -> None:
         work()
 
     def load(self) -> None:
@@ -46,7 +47,8 @@ class Opening:
         self.made: list[Core] = []
         self.may_open = threading.Event()
         self.may_open.set()
-        self.outbound = Outbound(config, Clock(), "node", ProjectSecrets(config.server), dict, Workers().parse_json)
+        facts = config, Clock(), "node", ProjectSecrets(config.server), dict
+        self.outbound = Outbound(*facts, Workers().parse_json, DiskSpace(tmp_path, 0))
         self.tasks = BackgroundTasks(lambda name, error: None)
         left = list(failures)
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import wait_for
 
 from models.errors import TimedOut
-from models.storage.sqlite import SqliteStore
+from models.storage.sqlite import Either, SqliteStore
 
 TIMEOUT_SECONDS = 60
 
@@ -93,6 +93,21 @@ def test_write_outside_a_worker_fails_at_once_if_the_store_is_locked(store: Sqli
         write(store, "loop")
     over.set()
     other.join(TIMEOUT_SECONDS)
+
+
+def test_log_of_a_store_for_workers_stays_and_is_checkpointed(tmp_path: Path) -> None:
+    store, log = Either("things", [["CREATE TABLE thing (name TEXT)"]]), tmp_path / "things.db-wal"
+
+    def write_large() -> None:
+        with store.atomic():
+            store.execute_sql("INSERT INTO thing VALUES (?)", ("x" * 100_000,))
+
+    store.open_for_workers(tmp_path / "things.db")
+    for _ in range(100):
+        store.run_with_timeout(write_large, TIMEOUT_SECONDS)
+    assert 0 < log.stat().st_size < 4_000_000
+    store.close_all()
+    assert not log.exists()
 
 
 def test_steps_that_another_process_made_meanwhile_are_not_repeated(tmp_path: Path) -> None:
