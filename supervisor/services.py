@@ -289,10 +289,10 @@ class Services:
             await self.sharing.close(seconds_until(end))
 
     async def _close(self) -> None:
-        self.tracker.close()
-        self.charts.close()
         if self.front is not None:
             await self.front.close()
+        self.tracker.close()
+        self.charts.close()
         await self.supervision.close()
         self.systemd.close()
 

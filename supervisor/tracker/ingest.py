@@ -96,7 +96,7 @@ class Ingest:
         self._unremoved: set[Path] = set()
         self.answered: Counter[str] = Counter()
         """Uploads by outcome: stored, refused, failed."""
-        self._closed = self._stopping = False
+        self._closed = self._stopping = self._ended = False
 
     @property
     def waiting(self) -> int:
@@ -130,7 +130,7 @@ class Ingest:
 
     def remove(self, folder: Path, work: Callable[[], None]) -> None:
         """Runs `work`, which closes the files of a request, and removes the folder, in a worker."""
-        if not self._closed:
+        if not self._ended:
             self._spoolers.submit(self._close_and_remove, folder, work)
 
     def _close_and_remove(self, folder: Path, work: Callable[[], None]) -> None:
@@ -260,6 +260,10 @@ class Ingest:
             await asyncio.wait(self._under_way, timeout=seconds)
         self._closed = True
         self._storers.shutdown(wait=False, cancel_futures=True)
+
+    def end(self) -> None:
+        """After the last request: what was to be removed is removed still."""
+        self._ended = True
         self._spoolers.shutdown(wait=False)
 
     def _work(

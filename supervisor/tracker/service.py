@@ -76,6 +76,8 @@ class Tracker:
         await self.ingest.close(seconds)
 
     def close(self) -> None:
+        """After the last request."""
+        self.ingest.end()
         self.forges.close()
 
     async def run(self, work: Callable[[], Result]) -> Result:

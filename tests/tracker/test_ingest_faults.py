@@ -161,6 +161,14 @@ def test_an_upload_whose_client_leaves_while_it_is_read_is_refused_not_failed(se
     assert " ERROR " not in server.log.read_text()
 
 
+def test_a_stop_removes_an_upload_that_has_not_arrived_whole(serve: Serve) -> None:
+    server = serve()
+    with partial_request(server, LARGE, len(LARGE) // 2):
+        wait_for(lambda: incoming_files(server))
+        server.stop()
+        assert incoming_files(server) == []
+
+
 def test_slow_uploads_do_not_block_other_callers(server: Server) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(50):
