@@ -34,6 +34,8 @@ _PUT = (
     " VALUES (?, ?, ?, ?, ?, NULL, ?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name,"
     " settings = excluded.settings, enabled = excluded.enabled, reason = NULL, updated_at = excluded.updated_at"
 )
+_DROP_PENDING = "DELETE FROM outbox WHERE target = ? AND state = 'PENDING'"
+_DROP_SOME = "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE target = ? AND state = 'PENDING' LIMIT 50)"
 _DISABLE = "UPDATE channel SET enabled = 0, reason = ? WHERE id = ?"
 
 
@@ -145,15 +147,27 @@ def keep(
 
 
 def delete(id: str, project_id: int, vault: ProjectSecrets, now: int) -> None:
-    """Deletes a channel with its secrets and what waits for it. Raises `NotFound`."""
+    """Deletes what waits for a channel, in transactions that are small on a full disk, then it and its secrets.
+
+    Raises `NotFound`.
+    """
+    get(id, project_id)
+    while _drop_some(id):
+        pass
     with store.atomic():
         get(id, project_id)
         store.execute_sql("DELETE FROM channel WHERE id = ?", (id,))
-        store.execute_sql("DELETE FROM outbox WHERE target = ? AND state = 'PENDING'", (f"channel:{id}",))
+        store.execute_sql(_DROP_PENDING, (f"channel:{id}",))
         for channel in (RULES_CHANNEL, OUTBOX_CHANNEL):
             store.notify(channel)
         for secret in (*SECRETS, _OLD):
             vault.set(project_id, _place(id, secret), None, now)
+
+
+def _drop_some(id: str) -> int:
+    """Deletes some of the messages that wait for a channel; returns how many."""
+    with store.atomic():
+        return int(store.execute_sql(_DROP_SOME, (f"channel:{id}",)).rowcount)
 
 
 def disable(id: str, reason: str) -> None:

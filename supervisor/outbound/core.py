@@ -51,9 +51,7 @@ class Core:
         begun: Mapping[str, int],
         disk: DiskSpace,
     ) -> None:
-        """Opens the store, in a thread. `begun` has the last events before the start of the server.
-
-        `disk` has the reserve for deletions on a full disk.
+        """Opens the store, in a thread. `begun` has the last events before the start, `disk` the reserve for deletions.
 
         Raises `peewee.PeeweeException`, `CannotUse`.
         """
