@@ -16,8 +16,9 @@ from handlers.http.serializers import Account
 from handlers.operations import NoInputs, Operation, operation_routes
 from handlers.routing import Route
 from handlers.web.table import TableQuery, page_of, read_table
-from models.accounts import accounts, identities
+from models.accounts import accounts, identities, mail_settings
 from models.accounts.accounts import Credential, Role, Scope, User
+from models.accounts.mail_settings import KINDS
 from models.errors import Invalid
 from models.json_format import rfc3339
 
@@ -102,6 +103,17 @@ class Profile(ProfileForm):
         self.redirect(f"{self.prefix}/profile", status=303)
 
 
+class ProfileMails(ProfileForm):
+    """Chooses the mails that the account gets."""
+
+    @shown_again
+    async def post(self) -> None:
+        user, wanted = _user(self), {kind: self.form_value(kind) == "true" for kind in KINDS}
+        await self.services.accounts.in_store(lambda: mail_settings.choose(user.id, wanted))
+        await self.services.outbound.forget_mails(user.id, [kind for kind in KINDS if not wanted[kind]])
+        self.redirect(f"{self.prefix}/profile", status=303)
+
+
 class ProfilePassword(ProfileForm):
     @shown_again
     async def post(self) -> None:
@@ -145,7 +157,9 @@ async def show_profile(handler: Page, token: str | None = None) -> None:
     credential, now = _credential(handler), handler.clock.now()
     user = credential.user
     sessions = await handler.services.accounts.sessions_of(user)
-    tokens = await handler.services.accounts.in_store(lambda: accounts.tokens_of(user.id))
+    tokens, mails = await handler.services.accounts.in_store(
+        lambda: (accounts.tokens_of(user.id), mail_settings.of_account(user.id))
+    )
     write_page(
         handler,
         "accounts/profile.html",
@@ -153,6 +167,7 @@ async def show_profile(handler: Page, token: str | None = None) -> None:
         sessions=sessions,
         own=credential.id if credential.kind == "session" else None,
         tokens=tokens,
+        mails=mails if handler.services.config.notify.has_mail else None,
         made=token,
         now=now,
         instant=rfc3339,
@@ -299,6 +314,7 @@ pages: list[Route] = [
     (r"/login", Login),
     (r"/logout", Logout),
     (r"/profile", Profile),
+    (r"/profile/mails", ProfileMails),
     (r"/profile/password", ProfilePassword),
     (r"/profile/tokens", ProfileTokens),
     (r"/profile/tokens/([0-9]{1,18})/revoke", ProfileTokenRevoke),

@@ -101,7 +101,9 @@ class TokenInfo:
 
 _ENDS = "revoked_at IS NULL AND expires_at - t.created_at > ? AND expires_at > ?"
 _EXPIRING = (
-    "SELECT t.id, t.name, a.username, t.expires_at FROM token t JOIN account a ON a.id = t.account_id"  # noqa: S608 (our own condition)
+    "SELECT t.id, t.name, a.username, t.expires_at,"  # noqa: S608 (our own condition)
+    " CASE WHEN a.mail_tokens = 1 AND a.email IS NOT NULL THEN a.id END"
+    " FROM token t JOIN account a ON a.id = t.account_id"
     f" WHERE {_ENDS} AND expires_at <= ? ORDER BY expires_at, t.id LIMIT ?"
 )
 _NEXT_EXPIRING = f"SELECT min(expires_at) FROM token t WHERE {_ENDS}"  # noqa: S608
@@ -350,6 +352,8 @@ class ExpiringToken:
     name: str
     username: str
     expires_at: int
+    mailed_account: int | None
+    """The account, if it wants a mail about this."""
 
 
 def expiring_tokens(now: int) -> tuple[Sequence[ExpiringToken], int | None]:

@@ -425,7 +425,7 @@ class Tracker:
 
 @frozen
 class Smtp:
-    """The mail server of the channels of type email."""
+    """The mail server of the channels of type email, and of the mails to accounts."""
 
     host: Host | None = None
     port: Annotated[int, parsers.between(1, 65535)] = 587
@@ -480,6 +480,11 @@ class Notify:
     channels: Mapping[Annotated[str, parsers.forge_name], Channel] = Factory(dict)
     rules: tuple[NotifyRule, ...] = ()
     smtp: Smtp = Smtp()
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether accounts can get mails."""
+        return self.enabled and self.smtp.host is not None
 
 
 @frozen

@@ -29,7 +29,7 @@ _CRASHED = (Status.FAILED, Status.FAILED_TO_START, Status.ABORTED, Status.UNKNOW
 _GAVE_UP = "process.gave_up"
 _MAX_LINK_CHARACTERS = 1000
 _DAY_DIGITS = len("2026-01-31")
-_ONCE = frozenset({"test.flaky", "token.expiring"})
+_ONCE = frozenset({"test.flaky", "test.failing", "token.expiring"})
 
 
 @frozen
@@ -49,11 +49,18 @@ class Event:
     branch: str | None = None
     flag: str | None = None
     is_base_branch: bool = False
+    accounts: Sequence[int] = ()
+    """The accounts that get a mail about it, beside the rules of the server and of projects."""
 
     @property
     def is_once(self) -> bool:
         """Whether a subject is reported once, for as long as the event is repeated."""
         return self.type in _ONCE
+
+    @property
+    def is_for_accounts(self) -> bool:
+        """Whether only `accounts` are notified."""
+        return self.type == "test.failing"
 
     @property
     def trend(self) -> Trend:
@@ -134,6 +141,15 @@ def of_flaky_test(run: Event, id: int, class_name: str, name: str) -> Event:
     return evolve(run, type="test.flaky", subject=f"test:{run.project_id}:{id}", title=title, link=link)
 
 
+def of_failing_test(
+    run: Event, id: int, class_name: str, name: str, commit: str | None, accounts: Sequence[int]
+) -> Event:
+    """The event, for its owners, that a test newly fails in a run, given by any event of it; once for each commit."""
+    title = f"{run.project}, {run.branch or 'no branch'}: {_full_name(class_name, name)} newly fails"
+    subject = f"test:{run.project_id}:{id}@{commit or run.link}"
+    return evolve(run, type="test.failing", subject=subject, title=title, accounts=accounts)
+
+
 def of_status_change(change: FollowedChange) -> Event | None:
     """The event that a quarantine of a test has begun, or ended because its time was over; else None."""
     title = f"{change.project}: {_full_name(change.class_name, change.name)}"
@@ -162,7 +178,8 @@ def _test_link(project_id: int, class_name: str, name: str) -> str:
 def of_token(token: ExpiringToken, now: int) -> Event:
     """The event that a token ends soon."""
     title = f"the token {token.name} of {token.username} ends on {rfc3339(token.expires_at)[:_DAY_DIGITS]}"
-    return Event("token.expiring", f"token:{token.id}", now, title, "/profile")
+    accounts = () if token.mailed_account is None else (token.mailed_account,)
+    return Event("token.expiring", f"token:{token.id}", now, title, "/profile", accounts=accounts)
 
 
 def of_dead_delivery(target: str, at: int, error: str | None, project_id: int | None) -> Event:

@@ -217,8 +217,16 @@ def text_of(data: Mapping[str, Any], most: int = MAX_WEBHOOK_BYTES) -> str:
     return "\n".join(rows) or plain(data["title"])
 
 
-def mail(sender: str, to: Sequence[str], payload: Mapping[str, Any], trial: Try) -> EmailMessage:
-    """The message as a mail in plain text, with the same `Message-ID` on every try."""
+def by_profile(trial: Try) -> str:
+    """Why an account gets a mail."""
+    where = f": {trial.public_url}/profile" if trial.public_url else ""
+    return f"Sent because of the mails that are chosen in your profile{where}"
+
+
+def mail(
+    sender: str, to: Sequence[str], payload: Mapping[str, Any], trial: Try, reason: str | None = None
+) -> EmailMessage:
+    """The message as a mail in plain text, with the same `Message-ID` on every try. `reason`: why it is sent."""
     data = absolute(payload, trial.public_url)["data"]
     made = EmailMessage()
     host = parseaddr(sender)[1].rpartition("@")[2]
@@ -228,6 +236,7 @@ def mail(sender: str, to: Sequence[str], payload: Mapping[str, Any], trial: Try)
     made["Date"] = formatdate(trial.at)
     made["Message-ID"] = f"<{trial.message_id}@{host}>"
     made["Auto-Submitted"] = "auto-generated"
-    rule = f"\n\n-- \nSent by the rule {plain(data['rule'])} of Pilothouse.\n" if data.get("rule") else "\n"
-    made.set_content(text_of(data) + rule)
+    if data.get("rule"):
+        reason = f"Sent by the rule {plain(data['rule'])} of Pilothouse."
+    made.set_content(text_of(data) + (f"\n\n-- \n{reason}\n" if reason else "\n"))
     return made

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
+
+from models.accounts import mail_settings
 from models.config.settings import QualityGate
+from models.outbound import owned_failures
 from models.outbound.events import Event, of_flaky_test, of_run
 from models.tracker.failures import flaky
 from models.tracker.gate import commit_gate, quality_gate
@@ -26,11 +30,13 @@ def complete(ids: Sequence[int]) -> list[int]:
     return [id for id in ids if id not in pending]
 
 
-def judge(id: int, settings: QualityGate, now: int, late: int | None = None) -> list[Event] | None:
+def judge(
+    id: int, settings: QualityGate, now: int, late: int | None = None, has_mail: bool = False
+) -> list[Event] | None:
     """The events of the commit of a complete run; none if the run, or its project, was deleted.
 
     None: the commit waits for a required flag, and the run is awaited on. A commit whose last upload was not after
-    `late` waits no more.
+    `late` waits no more. With `has_mail` they have the accounts that get a mail.
     """
     run = runs_by_id([id]).get(id)
     if run is None or run.superseded_by is not None or run.head_repo is not None:
@@ -40,7 +46,17 @@ def judge(id: int, settings: QualityGate, now: int, late: int | None = None) -> 
         return []
     facts = _facts(run, project, settings)
     found = _events(run, project, facts, settings, now, late) if _is_newest(run) else []
-    return None if found is None else [*found, *_flaky(run, facts, now)]
+    if found is None:
+        return None
+    if has_mail and found:
+        found = _for_accounts(found, run, settings)
+    return [*found, *_flaky(run, facts, now)]
+
+
+def _for_accounts(events: Sequence[Event], run: Run, settings: QualityGate) -> list[Event]:
+    """The events of a run with the members of its project that get a mail, and those for the owners of its tests."""
+    members = [user.id for user in mail_settings.recipients("gate", run.project_id)]
+    return [*(evolve(event, accounts=members) for event in events), *owned_failures.of_run(run, events[0], settings)]
 
 
 def _flaky(run: Run, facts: Mapping[str, Any], now: int) -> list[Event]:

@@ -16,6 +16,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from models.json_format import rfc3339
+from models.outbound import account_mails
 from models.outbound.events import Event
 from models.outbound.outbox import Message
 from models.outbound.rules import SERVER, Rule
@@ -75,7 +76,8 @@ class State:
 
 def apply(rules: Iterable[Rule], event: Event, now: int) -> None:
     """Notes an event for all rules that are about it, in the caller's transaction."""
-    for rule in rules:
+    shared = () if event.is_for_accounts else rules
+    for rule in (*shared, *account_mails.rules_of(event)):
         if rule.selects(event) and (event.trend == "good" or rule.reports(event)):
             _apply(rule, event, now)
 
@@ -167,7 +169,7 @@ def due_messages(rules: Mapping[str, Rule], now: int) -> list[tuple[Rule, Mappin
         _on_recovered(State(*row), rules, now)
     found = []
     for (id,) in store.execute_sql(_DUE_RULES, (now,)).fetchall():
-        rule = rules.get(id)
+        rule = account_mails.find(rules, id)
         until = now + (int(rule.settings.group_wait * _SECOND) if rule else 0)
         states = [State(*row) for row in store.execute_sql(_DUE, (id, until)).fetchall()]
         if rule is not None:
@@ -205,7 +207,7 @@ def _postpone(rule: Rule, states: Sequence[State], sent: int, now: int) -> list[
 
 
 def _on_recovered(state: State, rules: Mapping[str, Rule], now: int) -> None:
-    rule = rules.get(state.rule)
+    rule = account_mails.find(rules, state.rule)
     state.is_bad, state.good_at = 0, None
     if rule is not None and rule.settings.resolve and state.reported:
         state.due_at = now + int(rule.settings.group_wait * _SECOND)
@@ -228,7 +230,8 @@ def _line(state: State) -> Mapping[str, Any]:
         title += f"; it failed {state.count} more times" if state.count else ""
     else:
         title += f"{times}; now {json.loads(state.good)['title']}"
-    trend = "bad" if state.is_bad else "good" if is_recovery or facts["type"] == "gate.passed" else "info"
+    is_bad = state.is_bad or facts["type"] == "test.failing"
+    trend = "bad" if is_bad else "good" if is_recovery or facts["type"] == "gate.passed" else "info"
     return {
         "event": facts["type"],
         "subject": state.subject.partition("|")[0],
@@ -267,6 +270,9 @@ def messages(due: Sequence[tuple[Rule, Mapping[str, Any]]], channels: Mapping[st
     """One message for each channel of a rule that exists. `channels`: by project and name or id, the id."""
     found = []
     for rule, payload in due:
+        if rule.id.startswith(account_mails.PREFIX):
+            found.append(Message("notify", rule.id, payload))
+            continue
         ids = dict.fromkeys(channels.get(f"{rule.project_id}/{name}") for name in rule.settings.channels)
         project_id = None if rule.project_id == SERVER else rule.project_id
         found += [Message("notify", f"channel:{id}", payload, None, project_id) for id in ids if id]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import peewee
 
+from models.accounts.mail_settings import MAILS
 from models.accounts.tables import IDENTITIES, STEPS
 from models.accounts.tables import database as reports
 from models.storage.columns import Row, fields
@@ -496,3 +497,4 @@ STEPS.append(
 )
 """The summaries of tests (`models/tracker/insights`). Null in a scope: of any branch, or flag."""
 STEPS.append(["ALTER TABLE project ADD COLUMN forge_reports_publish TEXT"])
+STEPS.append(MAILS)

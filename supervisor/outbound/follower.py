@@ -78,11 +78,12 @@ class Follower:
         """Reads the rules and positions, in a thread.
 
         A source without a position begins where it was when the server started (`begun`), else now. Without rules
-        nothing has a position: rules that are made later, even after a restart, report nothing older than they are.
+        and mail nothing has a position: rules that are made later, even after a restart, report nothing older than
+        they are.
         """
         self._read()
         self._tokens_at = 0  # rules may report them now
-        if self._notifier.rules:
+        if self._notifier.is_used:
             newest = self._newest()
             own = {f"{kind} {self._instance}": at for kind, at in begun.items()}
             for name in newest:
@@ -90,7 +91,7 @@ class Follower:
 
     def _read(self) -> None:
         self._notifier.read()
-        if not self._notifier.rules:
+        if not self._notifier.is_used:
             following.stop((self._events, self._notices, RUNS, STATUSES))
 
     def _newest(self) -> Mapping[str, int]:
@@ -117,7 +118,7 @@ class Follower:
         """Reports what happened; returns the seconds until something is due."""
         if self._is_shared:
             await self._run(self._read)  # another node may have changed the rules
-        if not self._notifier.rules:
+        if not self._notifier.is_used:
             return None
         waits: list[float | None] = []
         try:
@@ -212,7 +213,8 @@ class Follower:
     def _note_tokens(self) -> float | None:
         """Notes the tokens that end soon, if they are due; returns the seconds until they are looked at."""
         now = self._clock.now()
-        if not any(matches(rule.settings.events, "token.expiring") for rule in self._rules):
+        is_reported = any(matches(rule.settings.events, "token.expiring") for rule in self._rules)
+        if not (is_reported or self._notifier.has_mail):
             return None
         if self._tokens_at <= now:
             ending, due = reports.run_with_timeout(lambda: accounts.expiring_tokens(now), MAX_QUERY_SECONDS)
@@ -230,6 +232,7 @@ class Follower:
     def _judge(self, id: int) -> None:
         now, gate = self._clock.now(), self._config.tracker.quality_gate
         late = attempts.late(self._config.tracker.runs, now)
-        found = reports.run_with_timeout(lambda: run_verdicts.judge(id, gate, now, late), MAX_QUERY_SECONDS)
+        has_mail = self._notifier.has_mail
+        found = reports.run_with_timeout(lambda: run_verdicts.judge(id, gate, now, late, has_mail), MAX_QUERY_SECONDS)
         if found is not None:
             following.judged(id, found, self._rules, now)

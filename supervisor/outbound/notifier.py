@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import peewee
+
+from models.accounts.accounts import User
+from models.config import parsers
 from models.config.parsers import ValidationError
 from models.config.settings import Config
 from models.errors import Problem
-from models.outbound import channels, formats, rules
+from models.outbound import account_mails, channels, formats, rules
 from models.outbound.channels import Channel, Credentials
 from models.outbound.formats import Try
 from models.outbound.outbox import Delivery, Outcome
 from models.outbound.rules import Rule
+from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.project_secrets import ProjectSecrets
+from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.http.client import GuardedClient, Lookup
 from supervisor.http.outbound import outbound_rules
@@ -45,6 +51,16 @@ class Notifier:
         self._remaining: dict[str, list[str]] = {}
         """The recipients that a mail has not reached, by message id. After a restart all get it once more."""
 
+    @property
+    def has_mail(self) -> bool:
+        """Whether accounts can get mails."""
+        return self._config.notify.has_mail
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is anybody to notify."""
+        return bool(self.rules) or self.has_mail
+
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context()
         if (ca_file := self._config.server.outbound.ca_file) is not None:
@@ -60,7 +76,9 @@ class Notifier:
         self.rules = {rule.id: rule for rule in kept}
 
     async def send(self, delivery: Delivery) -> Outcome:
-        """One try of a message to a channel."""
+        """One try of a message to a channel, or of a mail to an account."""
+        if delivery.target.startswith(account_mails.PREFIX):
+            return await self._mail_to_account(delivery)
         id = delivery.target.removeprefix(TARGET)
         channel = self.channels.get(id)
         if channel is None or not channel.is_configured:
@@ -93,7 +111,7 @@ class Notifier:
                 return Outcome(False, None, f"the channel cannot be used: {lack}", is_final=True)
             trial = Try(message_id, int(time.time()), self._config.server.public_url)
             if channel.settings.type == "email":
-                return await self._mail(channel, payload, trial)
+                return await self._mail(channel.settings.to, payload, trial)
             message = formats.http_message(channel, found, payload, trial)
         except ValidationError as fault:
             return Outcome(False, None, f"the channel cannot be used: {fault}", is_final=True)
@@ -102,15 +120,33 @@ class Notifier:
         outcome, _ = await send(self._client, message, _secrets(found), self._config.server.outbound.max_answer)
         return outcome
 
-    async def _mail(self, channel: Channel, payload: Mapping[str, Any], trial: Try) -> Outcome:
+    async def _mail_to_account(self, delivery: Delivery) -> Outcome:
+        def read() -> User | None:
+            return reports.run_with_timeout(lambda: account_mails.recipient(delivery.target), MAX_QUERY_SECONDS)
+
+        try:
+            user = await asyncio.to_thread(read)
+            if user is None:
+                return Outcome(False, None, "the account does not get this mail any more", is_final=True)
+            trial = Try(delivery.message_id, int(time.time()), self._config.server.public_url)
+            to = [parsers.mail_address(user.email or "")]
+            return await self._mail(to, delivery.content, trial, formats.by_profile(trial))
+        except ValidationError as fault:
+            return Outcome(False, None, f"the mail cannot be sent: {fault}", is_final=True)
+        except (Problem, peewee.PeeweeException) as error:
+            return Outcome(False, None, f"the account cannot be read: {error}")
+
+    async def _mail(
+        self, recipients: Sequence[str], payload: Mapping[str, Any], trial: Try, reason: str | None = None
+    ) -> Outcome:
         settings = self._config.notify.smtp
         server = await asyncio.to_thread(server_of, settings)
         if server is None:
             return Outcome(False, None, "there is no mail server (notify.smtp.host)", is_final=True)
         sender = settings.from_ or f"pilothouse@{server.host}"
-        to = list(channel.settings.to)
+        to = list(recipients)
         left = self._remaining.get(trial.message_id, to)
-        outcome = await self._mailer.send(server, formats.mail(sender, to, payload, trial), left)
+        outcome = await self._mailer.send(server, formats.mail(sender, to, payload, trial, reason), left)
         if outcome.is_delivered or outcome.is_final:
             self._remaining.pop(trial.message_id, None)
         elif outcome.remaining:

@@ -21,6 +21,7 @@ from supervisor.scheduling import BackgroundTasks, retrieve_exception
 from supervisor.tracker.disk_space import DiskSpace
 
 if TYPE_CHECKING:
+    from models.accounts.mail_settings import Kind
     from supervisor.outbound.core import Core
     from supervisor.tracker.forge_reports.report_follower import ReportFollower
 
@@ -67,7 +68,8 @@ class Outbound:
     def _is_used(self) -> bool:
         """Whether there may be something to send: a channel in the configuration, or a store of an earlier start."""
         server = self._config.server
-        is_configured = bool(self._config.notify.channels or self._config.tracker.forges)
+        notify = self._config.notify
+        is_configured = bool(notify.channels or notify.has_mail or self._config.tracker.forges)
         return is_configured or server.database_url is not None or (server.data_dir / FILE).exists()
 
     async def start(self, tasks: BackgroundTasks) -> None:
@@ -193,6 +195,13 @@ class Outbound:
             return ()
         reports.wake()
         return noted
+
+    async def forget_mails(self, account: int, kinds: Collection[Kind]) -> None:
+        """Forgets what is to be mailed to an account of these kinds. Raises `Unavailable`, `TimedOut`."""
+        if self._core is not None:
+            from models.outbound import account_mails  # loaded with the core
+
+            await self._core.run(lambda: account_mails.forget(account, kinds))
 
     async def report_refusal(self, project_id: int) -> str | None:
         """Why the forge of a project takes no reports any more; None where it does."""

@@ -281,7 +281,7 @@ def test_login_in_a_browser_requires_the_xsrf_token(server: Server, fetch_header
 
 
 FORMS = [
-    "/logout", "/profile", "/profile/password", "/profile/tokens", "/profile/tokens/1/revoke",
+    "/logout", "/profile", "/profile/mails", "/profile/password", "/profile/tokens", "/profile/tokens/1/revoke",
     "/profile/sessions/1/end", "/users", "/users/1/role", "/users/1/password", "/users/1/delete",
 ]  # fmt: skip
 

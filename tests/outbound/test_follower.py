@@ -36,6 +36,7 @@ def _store(tmp_path: Path) -> Iterator[None]:
 class Notifier:
     rules = {"r": Rule("r", SERVER, NotifyRule("all", ("ch",), ("*",), group_wait=Seconds(0)))}
     channels = {"ch": Channel("ch", SERVER, "team", Settings("slack"))}
+    is_used, has_mail = True, False
 
 
 class Reports:

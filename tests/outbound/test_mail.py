@@ -18,6 +18,7 @@ import trustme
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword, Session
 from conftest import Serve, free_port
+from mailboxes import Mailbox
 from outbound_stores import FixedClock
 from receivers import FAST_RULE, Admin, hanging_port, listening
 
@@ -32,35 +33,6 @@ from supervisor.outbound.notifier import Notifier
 
 BOOM = {"command": ["sh", "-c", "exit 3"], "restart": "never"}
 PASSWORD = "correct-mail-password"
-
-
-class Mailbox:
-    """Keeps what arrives; refuses recipients of refused.example, and once those of `later`."""
-
-    def __init__(self) -> None:
-        self.mails: list[Any] = []
-        self.recipients: list[str] = []
-        self.later: list[str] = []
-        self.is_busy = False
-
-    async def handle_RCPT(
-        self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
-    ) -> str:
-        if address.endswith("@refused.example"):
-            return "550 no such mailbox"
-        if address in self.later:
-            self.later.remove(address)
-            return "451 greylisted"
-        envelope.rcpt_tos.append(address)
-        return "250 OK"
-
-    async def handle_DATA(self, server: Any, session: Session, envelope: Envelope) -> str:
-        if self.is_busy:
-            return "452 out of space"
-        assert isinstance(envelope.content, bytes)
-        self.mails.append(email.message_from_bytes(envelope.content, policy=email.policy.default))
-        self.recipients += envelope.rcpt_tos
-        return "250 OK"
 
 
 def authenticate(server: Any, session: Session, envelope: Envelope, mechanism: str, data: LoginPassword) -> AuthResult:

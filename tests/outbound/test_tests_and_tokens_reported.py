@@ -37,6 +37,7 @@ DAY = 86_400 * SECOND
 class Notifier:
     rules = {"r": Rule("r", SERVER, NotifyRule("all", ("ch",), ("test.*", "token.*"), group_wait=Seconds(0)))}
     channels = {"ch": Channel("ch", SERVER, "team", Settings("slack"))}
+    is_used, has_mail = True, False
 
 
 def node(clock: FixedClock) -> Follower:
