@@ -47,13 +47,25 @@ def _needs(operation: Json) -> str:
 
 
 def _inputs(document: Json, operation: Json) -> str:
-    """Returns the parameters except those of the path, and the fields or parts of the body; required ones are bold."""
+    """Returns the parameters except those of the path, and the fields or parts of the body; required ones are bold.
+
+    The parts of an operation that takes JSON too follow after `multipart:`.
+    """
     parameters = [parameter for parameter in operation.get("parameters", []) if parameter["in"] != "path"]
     names = {parameter["name"]: parameter["required"] for parameter in parameters}
-    for content in operation.get("requestBody", {}).get("content", {}).values():
-        schema = content["schema"]
-        schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
-        names |= {name: name in schema.get("required", []) for name in schema.get("properties", {})}
+    bodies = [_fields(document, content) for content in operation.get("requestBody", {}).get("content", {}).values()]
+    first = _names(names | bodies[0] if bodies else names)
+    return "; multipart: ".join([first, *map(_names, bodies[1:])])
+
+
+def _fields(document: Json, content: Json) -> dict[str, bool]:
+    """Returns the fields of a body by name, with whether they are required."""
+    schema = content["schema"]
+    schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    return {name: name in schema.get("required", []) for name in schema.get("properties", {})}
+
+
+def _names(names: Mapping[str, bool]) -> str:
     return ", ".join(f"**`{name}`**" if required else f"`{name}`" for name, required in names.items())
 
 
