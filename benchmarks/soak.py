@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,7 @@ EDGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """Milliseconds: the histogram's bounds."""
 GROWTH, GROWTH_PART = 3.0, 0.04
 """MiB, and part of the value after the warm-up: smaller growth is noise."""
+MAX_EXTRA_SECONDS = 120.0
 
 
 @dataclass
@@ -145,7 +146,8 @@ def prepared_server(place: Path, with_cluster: bool) -> Iterator[tuple[Server, b
         yield server, with_cluster
 
 
-def soak(place: Path, seconds: float, with_cluster: bool) -> SoakResult:
+def soak(place: Path, seconds: float, with_cluster: bool, operations: Collection[str] = ()) -> SoakResult:
+    """Sends mixed traffic for `seconds`, and on a busy machine until each of these operations has been requested."""
     tally, over = Tally(), threading.Event()
     with prepared_server(place, with_cluster) as (server, has_cluster):
         watch = Watch(server.pid)
@@ -156,6 +158,9 @@ def soak(place: Path, seconds: float, with_cluster: bool) -> SoakResult:
                 thread.start()
             try:
                 time.sleep(seconds)
+                end = time.monotonic() + MAX_EXTRA_SECONDS
+                while not all(name in tally.took for name in operations) and time.monotonic() < end:
+                    time.sleep(0.1)
             finally:
                 over.set()
                 for thread in crowd:

@@ -11,24 +11,15 @@ from benchmarks.soak import document, helm_version, soak
 SECONDS = 12.0
 GROWTH = 15.0
 """In MiB. In the first minute most of it are caches, and modules that are imported on first use."""
+OPERATIONS = {"processes", "page: home", "start", "upload", "gate", "badge", "template", "stream opened", "pull"}
 
 
 def test_a_short_soak(tmp_path: Path) -> None:
     helm_path("helm")
-    result = soak(tmp_path, SECONDS, with_cluster=False)
+    result = soak(tmp_path, SECONDS, with_cluster=False, operations=OPERATIONS)
     assert result.faults(GROWTH) == []
     requested = set(result.tally.took)
-    assert {
-        "processes",
-        "page: home",
-        "start",
-        "upload",
-        "gate",
-        "badge",
-        "template",
-        "stream opened",
-        "pull",
-    } <= requested
+    assert requested >= OPERATIONS
     text = document(result, helm_version())
     assert "Errors: 0." in text
     assert all(f"| {name} |" in text for name in requested)
