@@ -73,8 +73,10 @@ class Folders:
         self._base.mkdir(parents=True, exist_ok=True)
         self._sweep()
         self._own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._base))
-        self._lock = os.open(self._own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        unlocked = self._own / f"{_LOCK}.new"  # another server removes a folder whose lock file is not locked
+        self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlocked.rename(self._own / _LOCK)
 
     def new(self) -> Path:
         """Creates a private folder. Raises `OSError`."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
+
+import pytest
 
 from supervisor.charts.service import Folders
 
@@ -53,3 +56,21 @@ def test_opening_twice_creates_one_folder(tmp_path: Path) -> None:
     folders.open()
     assert len(list(tmp_path.iterdir())) == 1
     folders.close()
+
+
+def test_a_folder_is_kept_by_a_server_that_starts_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other server looks for folders of dead ones immediately before this one locks its own."""
+    one, other, lock = Folders(tmp_path), Folders(tmp_path), fcntl.flock
+
+    def lock_later(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        other.open()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_later)
+    assert one.new().is_dir()
+    one.close()
+    other.close()
+    assert list(tmp_path.iterdir()) == []
