@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import struct
 import subprocess
@@ -51,12 +52,20 @@ def check_other_requests(server: Server, number: int = 0) -> None:
 
 
 class SilentNameServer:
-    """A name server that does not respond until `answers` is set; then each name is 127.0.0.1."""
+    """A name server that does not respond until `answers` is set; then each name is 127.0.0.1.
 
-    def __init__(self, address: str) -> None:
+    It listens at an address that no other server of the machine uses.
+    """
+
+    def __init__(self) -> None:
         require(LOW_PORTS)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.bind((address, 53))
+        self.address = ""
+        while not self.address:
+            address = f"127.53.{random.randrange(256)}.{random.randrange(1, 255)}"
+            with contextlib.suppress(OSError):  # in use
+                self.socket.bind((address, 53))
+                self.address = address
         self.requests = 0
         self.answers = False
         threading.Thread(target=self._serve, daemon=True).start()
@@ -93,7 +102,7 @@ def with_name_server(folder: Path, address: str) -> list[str]:
 
 def test_unresolved_names_delay_no_other_caller(tmp_path: Path) -> None:
     names = [f"chart{number}.example" for number in range(20)]
-    dns = SilentNameServer("127.53.0.1")
+    dns = SilentNameServer()
     with web_server() as repository, contextlib.closing(dns.socket):
         svc = charts_settings(repository, tmp_path / "temp", fetch={"timeout": "2s"})
         svc["security"]["allowed-hosts"] += [f"{name}:{repository.port}" for name in names]
@@ -103,7 +112,7 @@ def test_unresolved_names_delay_no_other_caller(tmp_path: Path) -> None:
             tmp_path,
             {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc},
             {},
-            with_name_server(tmp_path, "127.53.0.1"),
+            with_name_server(tmp_path, dns.address),
         )
         try:
             create_records(server.start(), repository)

@@ -39,9 +39,10 @@ def log_lines(server: Server) -> list[str]:
     return [re.sub(r"server\d|\d", "", line) for line in server.log.read_text().splitlines()]
 
 
-def test_a_forked_server_equals_an_executed_one(serve: Serve) -> None:
+def test_a_forked_server_equals_an_executed_one(serve: Serve, tmp_path: Path) -> None:
     processes = {"web": {"command": "sleep 1000", "auto-start": True}}
-    executed, forked = serve(processes, wait=False), serve(processes, wait=False)
+    svc = {"rest": {"temp-dir": str(tmp_path)}}  # whoever finds the folder of a killed server in /tmp logs its removal
+    executed, forked = serve(processes, wait=False, svc=svc), serve(processes, wait=False, svc=svc)
     executed.is_forked, forked.is_forked = False, True
     for server, kind in ((executed, subprocess.Popen), (forked, Forked)):
         assert isinstance(server.start().process, kind)

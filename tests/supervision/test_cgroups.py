@@ -142,7 +142,7 @@ def test_process_starts_again_after_its_group_was_killed(serve: Serve, tmp_path:
 
 def test_process_starts_where_the_group_of_the_server_was_killed_before(serve: Serve) -> None:
     """As by `systemctl kill --signal=KILL`: kernels kill what is cloned from such a group into another one."""
-    own = Cgroups.open("killed")
+    own = Cgroups.open(f"killed-{os.getpid()}")
     group = own.prepare("server")
     assert group is not None
     Path(group, "cgroup.kill").write_text("1")
@@ -177,7 +177,7 @@ WITHOUT_CLONE3 = (
 def test_child_joins_its_group_where_clone3_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in containers, and in units with RestrictNamespaces: it moves itself before it executes the command."""
     monkeypatch.setattr(launcher, "_PROGRAM", WITHOUT_CLONE3)
-    groups = Cgroups.open("clone3")
+    groups = Cgroups.open(f"clone3-{os.getpid()}")
 
     async def spawned() -> tuple[str, bool]:
         children, ended = Children(), asyncio.get_running_loop().create_future()
@@ -217,7 +217,7 @@ async def replies(children: Children, groups: Sequence[str | None]) -> list[bool
 
 
 def test_group_that_was_removed_leaves_the_next_children_in_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = Cgroups.open("removed")
+    groups = Cgroups.open(f"removed-{os.getpid()}")
     gone, kept = groups.prepare("gone"), groups.prepare("kept")
     assert gone is not None
     opened = launcher._open_group
@@ -245,7 +245,7 @@ def test_limit_of_processes_of_a_group_fails_the_start(monkeypatch: pytest.Monke
     """EAGAIN is returned here by the program: the controller `pids` is rarely there."""
     full = "program._cloners = lambda of=program._cloners: (of()[0], lambda group, for_parent: -11); program.main()"
     monkeypatch.setattr(launcher, "_PROGRAM", WITHOUT_CLONE3.replace("program.main()", full))
-    groups = Cgroups.open("full")
+    groups = Cgroups.open(f"full-{os.getpid()}")
 
     async def spawned() -> None:
         children = Children()
