@@ -274,7 +274,10 @@ def test_a_cluster_that_denies_a_request_has_one_code_in_reads_and_changes(statu
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_server_that_does_not_respond_is_a_timeout(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Over TLS the handshake never completes; without TLS the connection is made, however late this process continues.
-    monkeypatch.setattr(client, "RESPONSE_SECONDS" if scheme == "http" else "CONNECT_SECONDS", 0.1)
+    if scheme == "https":
+        monkeypatch.setattr(client, "CONNECT_SECONDS", 1.0)
+    else:
+        monkeypatch.setattr(client, "RESPONSE_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         access = Access(scheme, "127.0.0.1", silent.getsockname()[1], "", verify=False)
         problem = TimedOut if scheme == "http" else Upstream  # 504 for no response, 502 for no connection
