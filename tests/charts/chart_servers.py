@@ -78,15 +78,18 @@ class WebServer:
         self.pages: dict[str, Reply | bytes | Callable[[BaseHTTPRequestHandler], Reply]] = {}
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         self.bodies: list[bytes] = []
-        outer = self
+        """Those of the requests in `seen`. A response that depends on a body takes the handler's own, `body`."""
+        lock, outer = threading.Lock(), self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                outer.seen.append((self.command, self.path, headers))
-                outer.bodies.append(self.rfile.read(int(headers.get("content-length", "0"))))
+                self.body = self.rfile.read(int(headers.get("content-length", "0")))
+                with lock:  # another request may come at the same time
+                    outer.seen.append((self.command, self.path, headers))
+                    outer.bodies.append(self.body)
                 page = outer.pages.get(self.path.partition("?")[0], (404, {}, b"not here"))
                 status, more, body = (
                     page(self) if callable(page) else page if isinstance(page, tuple) else (200, {}, page)
@@ -107,6 +110,7 @@ class WebServer:
 
         class Quiet(ThreadingHTTPServer):
             daemon_threads = True
+            request_queue_size = 128  # a connection that finds the queue full is tried again after a second
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
             def handle_error(self, *_: Any) -> None:

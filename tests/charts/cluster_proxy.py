@@ -72,6 +72,7 @@ class RequestProxy:
 
         class Listener(ThreadingHTTPServer):
             daemon_threads = True
+            request_queue_size = 128
 
             def handle_error(self, *_: Any) -> None:
                 """The client has disconnected."""

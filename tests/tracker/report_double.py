@@ -133,7 +133,7 @@ class ReportDouble:
     def reply(self, handler: Any) -> Reply:
         path, headers = handler.path, {name.lower(): value for name, value in handler.headers.items()}
         kind = next((kind for kind, prefix in PREFIXES.items() if path.startswith(prefix)), None)
-        body = self.web.bodies[-1]
+        body = handler.body
         if kind is None:
             self.differences.append(f"{path} is not of the API of a forge")
             return 404, JSON, b"{}"

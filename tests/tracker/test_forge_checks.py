@@ -403,7 +403,7 @@ def test_source_lines_are_read_with_the_token_of_the_app(web: WebServer, app: Ap
     def reply(handler: Any) -> Reply:
         path, token = handler.path.removeprefix("/api/v3"), handler.headers["Authorization"].removeprefix("Bearer ")
         if "/installation" in path:
-            return app.reply(tokens, token, path, web.bodies[-1])
+            return app.reply(tokens, token, path, handler.body)
         seen.append(token)
         return (200, {"Content-Type": "text/plain"}, b"code") if token in tokens else (401, JSON, b"{}")
 
