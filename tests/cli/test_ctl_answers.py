@@ -6,6 +6,8 @@ import json
 import os
 import re
 import subprocess
+import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -29,11 +31,16 @@ BOTH = {
 SINCE = r"\d\d:\d\d, \d+ s ago"
 
 
+def far(unit: int, counts: Sequence[int]) -> int:
+    """The first of these numbers of units (in seconds) whose next multiple since 1970 is more than two units away."""
+    return next(count for count in counts if -time.time() % (count * unit) > 2 * unit)
+
+
 def test_status_says_why_and_since_when(serve: Serve) -> None:
     processes = {
         "crashes": {"command": ["sh", "-c", "exit 3"], "auto-start": True, **CRASHES},
         "absent": {"command": f"no-such-program-{'x' * 100}"},
-        "job": {"command": "true", "type": "oneshot", "schedule": {"every": "5h"}},
+        "job": {"command": "true", "type": "oneshot", "schedule": {"every": f"{far(3600, range(5, 10))}h"}},
         "web": SLEEP,
     }
     ctl = by_socket(serve(processes))
@@ -43,7 +50,7 @@ def test_status_says_why_and_since_when(serve: Serve) -> None:
     wait_for(lambda: re.search(gave_up, ctl.done("status"), re.MULTILINE), about="the end of its restarts")
     shown = ctl.done("status")
     assert re.search(rf"^absent +failed_to_start +\S.*\.\.\., {SINCE}$", shown, re.MULTILINE)
-    assert re.search(rf"^job +finished +exit code 0, {SINCE}, next run \d\d:\d\d, in \d+ [hm]$", shown, re.MULTILINE)
+    assert re.search(rf"^job +finished +exit code 0, {SINCE}, next run \d\d:\d\d, in \d+ h$", shown, re.MULTILINE)
     assert re.search(r"^web +not_started$", shown, re.MULTILINE)
     assert max(map(len, shown.splitlines())) <= 80
     ctl.done("schedule", "pause", "job")
@@ -196,7 +203,7 @@ def test_tables_hold_80_columns(serve: Serve) -> None:
     ctl.done("start", "--wait", "a-job-with-a-long-name")
     schedule, groups = ctl.done("schedule"), ctl.done("groups")
     assert max(map(len, [*schedule.splitlines(), *groups.splitlines()])) <= 80
-    assert re.search(r" in \d+ [dhm] .* \d+ s ago ", schedule)
+    assert re.search(r" in \d+ [dhms] .* \d+ s ago ", schedule)
     assert groups.split()[3:] == [*(f"a-member-{number}," for number in range(11)), "a-member-11"]
 
 
@@ -231,13 +238,14 @@ def test_a_signal_that_reaches_no_process_is_1_and_an_unknown_signal_2(serve: Se
 
 
 def test_schedule_lists_all_in_local_time(serve: Serve) -> None:
-    job = {"command": "true", "type": "oneshot", "schedule": {"every": "5h"}}
-    ctl = by_socket(serve({"job": job, "idle": {**job, "schedule": {"every": "40d"}}, "web": SLEEP}))
+    hours, days = far(3600, range(5, 10)), far(86_400, range(40, 50))
+    job = {"command": "true", "type": "oneshot", "schedule": {"every": f"{hours}h"}}
+    ctl = by_socket(serve({"job": job, "idle": {**job, "schedule": {"every": f"{days}d"}}, "web": SLEEP}))
     ctl.done("start", "--wait", "job")
     head, *rows = ctl.done("schedule").splitlines()
     assert head.split() == ["NAME", "SCHEDULE", "NEXT", "LAST", "OUTCOME"]
-    assert re.fullmatch(rf"job   every 5h   +\d\d:\d\d, in \d+ [hm]  +{SINCE}  success", rows[0])
-    assert re.fullmatch(r"idle  every 40d  \d{4}-\d\d-\d\d \d\d:\d\d, in \d+ d +-  +-", rows[1])
+    assert re.fullmatch(rf"job   every {hours}h   +\d\d:\d\d, in \d+ h  +{SINCE}  success", rows[0])
+    assert re.fullmatch(rf"idle  every {days}d  \d{{4}}-\d\d-\d\d \d\d:\d\d, in \d+ d +-  +-", rows[1])
     assert len(rows) == 2
 
 
