@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from conftest import ROOT
@@ -45,23 +46,30 @@ def log_calls(source: str) -> Iterator[Line]:
                 yield Line(f"{parts[0]}: {text}", LEVELS[node.func.attr])
 
 
-CALLS = {line for file in FILES for line in log_calls(file.read_text())}
+@functools.cache  # not at the import, which each process of the tests does
+def calls() -> Set[Line]:
+    """The calls of all modules."""
+    return {line for file in FILES for line in log_calls(file.read_text())}
+
+
 ROWS = {Line(*row) for row in ROW.findall((ROOT / "docs" / "operations.md").read_text())}
 
 
 def matching_call(row: str) -> str | None:
     """The message of the call that a row documents: the match with the longest literal text."""
-    matches = sorted(text for text, _ in CALLS if re.fullmatch(".+".join(map(re.escape, PLACEHOLDER.split(text))), row))
+    matches = sorted(
+        text for text, _ in calls() if re.fullmatch(".+".join(map(re.escape, PLACEHOLDER.split(text))), row)
+    )
     return max(matches, key=lambda text: len(PLACEHOLDER.sub("", text)), default=None)
 
 
 def test_every_log_line_is_documented_with_its_level() -> None:
     documented = {(matching_call(row.text), level) for row in ROWS for level in (row.level, ANY)}
-    assert sorted(CALLS - documented) == []
+    assert sorted(calls() - documented) == []
 
 
 def test_every_documented_line_exists() -> None:
-    assert [row for row in ROWS if not {(matching_call(row.text), level) for level in (row.level, ANY)} & CALLS] == []
+    assert [row for row in ROWS if not {(matching_call(row.text), level) for level in (row.level, ANY)} & calls()] == []
 
 
 def test_the_search_finds_log_calls() -> None:
@@ -74,5 +82,5 @@ logging.getLogger("disk").critical("it is gone")
     assert set(log_calls(source)) == {
         ("disk: %s is full: %d left", "WARNING"), ("disk: %s", ANY), ("disk: it is gone", "CRITICAL"),
     }  # fmt: skip
-    assert len(CALLS) > 50
+    assert len(calls()) > 50
     assert matching_call("logs: it was eaten") is None
