@@ -313,9 +313,13 @@ class GuardedClient:
     @asynccontextmanager
     async def _connected(self, request: Request, url: Url) -> AsyncIterator[IOStream]:
         """A connection to one of the checked addresses; always closed."""
-        client = TCPClient(resolver=_CheckedResolver(self, url))
+        client = _Connector(resolver=_CheckedResolver(self, url))
         options = await asyncio.to_thread(self._tls, request, url) if url.scheme == "https" else None
-        stream = await client.connect(url.host, url.port, ssl_options=options, max_buffer_size=_MAX_MEMORY_BYTES)
+        try:
+            stream = await client.connect(url.host, url.port, ssl_options=options, max_buffer_size=_MAX_MEMORY_BYTES)
+        except BaseException:
+            client.close_begun()
+            raise
         try:
             yield stream
         finally:
@@ -337,6 +341,24 @@ class GuardedClient:
                 if reason := self.policy.refusal(address[0]):
                     raise self._refused(url, f"its address is {reason}")
         return addresses
+
+
+class _Connector(TCPClient):
+    """Can close what it has connected: Tornado's loses a connection that is made as its caller is cancelled."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        super().__init__(resolver)
+        self._begun: list[IOStream] = []
+
+    def _create_stream(self, *arguments: Any, **options: Any) -> tuple[IOStream, asyncio.Future[IOStream]]:
+        stream, connecting = super()._create_stream(*arguments, **options)
+        self._begun.append(stream)
+        return stream, connecting
+
+    def close_begun(self) -> None:
+        for stream in self._begun:
+            if stream.socket is not None:  # TLS has not taken it over
+                stream.close()
 
 
 class _CheckedResolver(Resolver):

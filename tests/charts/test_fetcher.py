@@ -18,6 +18,8 @@ import pytest
 import trustme
 from chart_servers import Reply, WebServer
 from conftest import free_port
+from tornado.iostream import IOStream
+from tornado.tcpclient import TCPClient
 
 from models.config.settings import ChartSecurity, Fetch
 from models.errors import Invalid, Problem, TimedOut, Upstream
@@ -352,6 +354,30 @@ def test_the_timeout_includes_all_redirects(web: WebServer) -> None:
     web.pages["/"] = loop
     with pytest.raises(TimedOut):
         get(fetcher(web.host_port, timeout=Seconds(0.35), max_redirects=100), f"{web.url}/")
+
+
+def test_a_fetch_that_is_cancelled_as_it_connects_closes_its_connection(
+    web: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[IOStream] = []
+    create = TCPClient._create_stream
+
+    def cancelled_at_the_end(client: TCPClient, *arguments: Any, **options: Any) -> Any:
+        stream, connecting = create(client, *arguments, **options)
+        begun.append(stream)
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(lambda: connecting.add_done_callback(lambda _: task.cancel()))
+        return stream, connecting
+
+    monkeypatch.setattr(TCPClient, "_create_stream", cancelled_at_the_end)
+
+    async def fetch() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(fetcher(web.host_port).fetch(Request(urls.parse(f"{web.url}/"))))
+        assert [stream.closed() for stream in begun] == [True]
+
+    asyncio.run(fetch())
 
 
 def test_connection_failures_are_reported(web: WebServer) -> None:
