@@ -13,14 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "charts", "web"))]
 
-from browser_pages import PROGRAM, browser, need_browser  # noqa: E402
+from browser_pages import PROGRAM, Browser, need_browser  # noqa: E402
 from cluster import Cluster, programs  # noqa: E402
 from conftest import Server, wait_for  # noqa: E402
 from demo_pictures import KEPT, LOOKS_FILE, THEMES, looks, make_sample, sample_server, take  # noqa: E402
@@ -88,7 +88,7 @@ def _photograph_sample() -> None:
     with ExitStack() as stack:
         folder, copy = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
         server = stack.enter_context(sample_server(copy, make_sample(folder)))
-        chromium = stack.enter_context(browser())
+        chromium = stack.enter_context(closing(Browser()))
         pictures = take(server, chromium)
         page = stack.enter_context(chromium.page("http://127.0.0.1"))
         LOOKS_FILE.write_text(json.dumps({"looks": looks(page)}) + "\n")

@@ -494,13 +494,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         one.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """A real Chromium (tests/web/browser_pages.py). Not for the session: Playwright leaves its loop running."""
-    from browser_pages import browser
+    """A real Chromium (tests/web/browser_pages.py), started for the first test that opens a page."""
+    from browser_pages import Browser
 
-    with browser() as shared:
-        yield shared
+    one = Browser()
+    yield one
+    one.close()
 
 
 @pytest.fixture(scope="session")

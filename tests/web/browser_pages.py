@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from html.parser import HTMLParser
 from typing import Any
 
@@ -51,37 +52,68 @@ def need_browser() -> Any:
 
 
 class Browser:
-    """One browser. `page` opens a page in a context of its own and checks it for faults when it closes."""
+    """A Chromium for all tests of a worker. It starts with the first page, and again when it has died.
 
-    def __init__(self, chromium: Any) -> None:
-        self._chromium = chromium
+    Playwright leaves its event loop marked as the running one of its thread, and other tests could not call
+    `asyncio.run`. Here it is marked while a page is open only.
+    """
+
+    def __init__(self) -> None:
+        self._api = need_browser()
+        self._opened = ExitStack()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._chromium: Any = None
 
     @contextmanager
     def page(self, base: str, allow: tuple[str, ...] = (), **options: Any) -> Iterator[Any]:
-        """Opens a page with relative URLs below `base`. `allow` lists parts of expected console errors."""
-        context = self._chromium.new_context(base_url=base, **options)
-        page = context.new_page()
-        page.set_default_timeout(60_000)  # the machine may have more to do
+        """Opens a page in a context of its own, with relative URLs below `base`, and checks it for faults at its end.
+
+        `allow` lists parts of expected console errors.
+        """
         faults: list[str] = []
-        page.on("console", lambda line: faults.append(line.text) if line.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("request", lambda sent: None if sent.url.startswith((base, "data:")) else faults.append(sent.url))
-        try:
+        with self._marked_loop(), closing(self._new_context(base_url=base, **options)) as context:
+            page = context.new_page()
+            page.set_default_timeout(60_000)  # the machine may have more to do
+            page.on("console", lambda line: faults.append(line.text) if line.type in ("error", "warning") else None)
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on("request", lambda sent: None if sent.url.startswith((base, "data:")) else faults.append(sent.url))
             yield page
-            assert [fault for fault in faults if not any(word in fault for word in allow)] == []
-        finally:
-            context.close()
+            unexpected = [fault for fault in faults if not any(word in fault for word in allow)]
+            assert not unexpected, unexpected
 
-
-@contextmanager
-def browser() -> Iterator[Browser]:
-    api = need_browser()
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
+    @contextmanager
+    def _marked_loop(self) -> Iterator[None]:
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._loop if self._loop and self._loop.is_running() else None)
         try:
-            yield Browser(chromium)
+            yield
         finally:
-            chromium.close()
+            asyncio._set_running_loop(before)
+
+    def _new_context(self, **options: Any) -> Any:
+        if self._chromium is not None:
+            with suppress(self._api.Error):  # Chromium or the driver of Playwright has died
+                return self._chromium.new_context(**options)
+        self._stop()
+        self._start()
+        return self._chromium.new_context(**options)
+
+    def _start(self) -> None:
+        playwright = self._opened.enter_context(self._api.sync_playwright())
+        self._loop = asyncio.get_running_loop()
+        self._chromium = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
+
+    def _stop(self) -> None:
+        if self._chromium is not None:
+            with suppress(self._api.Error):
+                self._chromium.close()
+        self._opened.close()
+        self._chromium = self._loop = None
+
+    def close(self) -> None:
+        """Ends Chromium and the driver of Playwright."""
+        with self._marked_loop():
+            self._stop()
 
 
 def axe_findings(page: Any, **options: Any) -> list[str]:
