@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 from conftest import IS_PROOF, Server
@@ -40,6 +43,21 @@ _FIND_COLOURED = """() => [...document.querySelectorAll("main :is(a, .state, .up
 }).map((node) => node.outerHTML)"""
 """Finds values that still have a colour on a page that has lost its server."""
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+_ARGUMENTS = ["--no-sandbox", "--disable-site-isolation-trials"]
+"""A page has one process. Else Chromium starts a second one for the next site."""
+_LAUNCHER = """#!/bin/sh
+for argument do
+    shift
+    case $argument in
+        --disable-features=*) argument=$argument,WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup ;;
+    esac
+    set -- "$@" "$argument"
+done
+exec {program} "$@"
+"""
+"""Chromium obeys the last list of features only, and one is Playwright's. Without these, the address bar of each window
+renders two pages of its own, which takes as long as opening the page of a test.
+"""
 
 
 def need_browser() -> Any:
@@ -99,9 +117,12 @@ class Browser:
         return self._chromium.new_context(**options)
 
     def _start(self) -> None:
+        program = Path(self._opened.enter_context(tempfile.TemporaryDirectory()), "chromium")
+        program.write_text(_LAUNCHER.format(program=shlex.quote(str(PROGRAM))))
+        program.chmod(0o755)
         playwright = self._opened.enter_context(self._api.sync_playwright())
         self._loop = asyncio.get_running_loop()
-        self._chromium = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
+        self._chromium = playwright.chromium.launch(executable_path=program, args=_ARGUMENTS)
 
     def _stop(self) -> None:
         if self._chromium is not None:

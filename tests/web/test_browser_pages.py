@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -83,3 +84,10 @@ def test_a_page_with_a_fault_fails_its_test(chromium: Browser, script: str) -> N
 
     with pytest.raises(AssertionError, match="a-fault"):
         visit()
+
+
+def test_more_features_are_disabled_than_by_playwright(chromium: Browser) -> None:
+    with chromium.page(BASE) as page:
+        command = Path(f"/proc/{processes(page)[0]}/cmdline").read_text().replace("\0", " ").split()
+    (listed,) = (word.partition("=")[2].split(",") for word in command if word.startswith("--disable-features="))
+    assert {"PaintHolding", "WebUIOmniboxPopup"} <= set(listed)
