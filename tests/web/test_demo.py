@@ -6,7 +6,6 @@ import json
 import re
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import uploads
 import users
 from browser_pages import Browser
 from cluster import Cluster
-from conftest import IS_PROOF, ROOT, Server
+from conftest import IS_PROOF, Server, run_verb
 from demo_pictures import (
     IMAGES,
     KEPT,
@@ -36,9 +35,8 @@ from models.tracker.tables import reports
 from supervisor.cli import demo as sample
 
 
-def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "run.py"), "--data-dir", str(folder / "data"), "demo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False)
+def demo(folder: Path) -> subprocess.CompletedProcess[str]:
+    return run_verb("--data-dir", str(folder / "data"), "demo", folder=folder, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +103,16 @@ def test_the_demo_runs_have_the_fields_of_uploaded_runs(server: Server) -> None:
     assert uploads.query_store(server, duplicates) == []
 
 
-def test_the_demo_refuses_a_store_with_projects_unless_forced(tmp_path: Path) -> None:
+def test_the_demo_refuses_a_store_with_projects_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = tuple(sample.ProjectPlan(plan.name, runs=2, tests=5) for plan in sample._PROJECTS)
+    monkeypatch.setattr(sample, "_PROJECTS", plans)  # of this process, which forces; the verb stores all runs
     with running_server(tmp_path) as server:
         uploads.upload(server, ("project", "mine"), ("junit", uploads.junit(passed=1)))
         done = demo(tmp_path)
         assert done.returncode == 1
         assert re.fullmatch(r"run\.py demo: there are projects .*--force.*\n", done.stderr)
         assert [one["name"] for one in server.get("/api/v1/projects").json] == ["mine"]
-        assert demo(tmp_path, "--force").returncode == 0
+        assert program.main(["--data-dir", str(tmp_path / "data"), "demo", "--force"]) == 0
         assert len(server.get("/api/v1/projects").json) > 5  # beside a server that runs, and it sees them
 
 
