@@ -47,8 +47,9 @@ class Trimmer:
     """Trims during and after requests while the process is larger than it was. It does nothing at rest."""
 
     def __init__(self) -> None:
-        self._floor = resident_bytes()
-        """The least so far. Each trim that does not reach it raises it a little: what is needed for good grows, too."""
+        self._floor = self._rest = resident_bytes()
+        """The least so far, and the least at rest. Each trim that does not reach it raises it a little: what is needed
+        for good grows, too."""
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -62,12 +63,16 @@ class Trimmer:
         """Trims, and checks again until no request has ended since the check before."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_AGAIN_SECONDS, self._check) if self._is_due else None
-        self._is_due = False
+        if not self._is_due:
+            self._floor = self._rest  # trims under load, with requests in memory, have raised it
+        is_rest, self._is_due = not self._is_due, False
         with contextlib.suppress(OSError, RuntimeError):  # no descriptor is free, or the server stops
             if resident_bytes() - self._floor >= _GROWTH_BYTES:
-                loop.run_in_executor(None, self._trim)
+                loop.run_in_executor(None, self._trim, is_rest)
 
-    def _trim(self) -> None:
+    def _trim(self, is_rest: bool) -> None:
         trim()
         with contextlib.suppress(OSError):  # no descriptor is free
             self._floor = min(resident_bytes(), self._floor + _GROWTH_BYTES)
+            if is_rest:
+                self._rest = self._floor
