@@ -87,7 +87,7 @@ export class Connection {
     source.addEventListener(name, (event) => {
       const entry = this.#wanted.get(name);
       if (!entry) return;
-      if (name.startsWith("log/")) entry.cursor = event.lastEventId; // a log goes on here after a reconnect
+      if (name.startsWith("log/") && !event.data.startsWith('{"problem":')) entry.cursor = event.lastEventId; // a log goes on here after a reconnect
       entry.listeners.forEach((listener) => listener({ topic: name, data: event.data }));
     });
   }

@@ -86,6 +86,7 @@ class Viewer {
   #receive({ data, refused }) {
     if (refused) { this.#count.textContent = refused === 401 ? "log in to read this log" : "the log cannot be read"; return; }
     const chunk = JSON.parse(data);
+    if (chunk.problem) { this.#count.textContent = chunk.problem; return; } // it goes on when the file can be read
     if (chunk.beginning) { // for a tab that has just begun, or for all after a reconnect
       const goesOn = chunk.after !== null && chunk.after === this.#cursor;
       if (!this.#isWaiting && !goesOn) return;

@@ -21,6 +21,7 @@ from supervisor.children.orphans import Orphans
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.logs.growth import LogGrowth
 from supervisor.processes.usage import MemoryLimits
+from supervisor.scheduling import retrieve_exception
 from supervisor.tracker.disk_space import DiskSpace
 
 log = logging.getLogger("server")
@@ -28,6 +29,7 @@ log = logging.getLogger("server")
 INTERVAL_SECONDS = 2.5
 _STALLED_AFTER_SECONDS = 1.0
 _ROTATE_EVERY_ROUNDS = 2
+_ROTATION_SECONDS = 1.0
 _REAP_EVERY_ROUNDS = 4
 _MEMORY_EVERY_ROUNDS = 4
 _CHECKPOINT_EVERY_ROUNDS = 24
@@ -72,6 +74,7 @@ class Maintenance:
         self._wal_written = 0
         self._commits = 0
         self._round_end: asyncio.Future[None] | None = None
+        self._rotation: asyncio.Task[None] | None = None
         self.executor = ThreadPoolExecutor(1, "periodic")
         """For what is read in each round. Idle threads of the shared pool would wake each other for each call."""
 
@@ -87,6 +90,8 @@ class Maintenance:
         await asyncio.shield(self._round_end)
 
     def close(self) -> None:
+        if self._rotation is not None:
+            self._rotation.cancel()
         self.executor.shutdown(wait=False, cancel_futures=True)
 
     async def watch(self) -> None:
@@ -113,7 +118,7 @@ class Maintenance:
         if rounds % _REAP_EVERY_ROUNDS == 0:
             self._orphans.reap()
         if rounds % _ROTATE_EVERY_ROUNDS == 0:
-            await self._log_growth.rotate_all(self.executor)
+            await self._rotate()
         if rounds % _MEMORY_EVERY_ROUNDS == 0:
             await self._memory_limits.check(self.executor)
         if self._is_due(rounds, self._event_writer.commits):
@@ -124,6 +129,16 @@ class Maintenance:
             await asyncio.to_thread(reports.limit_log)
         if rounds % _REAP_EVERY_ROUNDS == 0 and self._disk.is_low:
             await asyncio.to_thread(_shrink_logs)
+
+    async def _rotate(self) -> None:
+        """Begins a rotation, unless one hangs, and waits a moment for it: nothing else waits for a file system."""
+        if self._rotation is None or self._rotation.done():
+            self._rotation = asyncio.get_running_loop().create_task(self._log_growth.rotate_all(), name="rotation")
+            await asyncio.wait({self._rotation}, timeout=_ROTATION_SECONDS)
+            if self._rotation.done():
+                self._rotation.result()
+            else:
+                self._rotation.add_done_callback(retrieve_exception)
 
     def _is_due(self, rounds: int, commits: int) -> bool:
         """Whether to checkpoint the event store: now and then, and when its log is long; later under load."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from itertools import pairwise
@@ -214,8 +213,8 @@ class LogLines(Page):
         file = log_file(self.supervision, name, request.stream)
         cut = await cut_of(self.supervision, file.path, request.since)
         try:
-            text = await asyncio.to_thread(
-                lambda: cut(*tail(Path(file.path), request.lines)).decode("utf-8", "replace").rstrip("\n")
+            text = await self.supervision.logs.threads.run(
+                file.path, lambda: cut(*tail(Path(file.path), request.lines)).decode("utf-8", "replace").rstrip("\n")
             )
         except OSError as error:
             raise Failed(f"{file.path} cannot be read: {error.strerror}") from None

@@ -173,8 +173,8 @@ class Logs(Base):
             return
         cut = await cut_of(self.supervision, file.path, request.since)
         try:
-            text = await asyncio.to_thread(
-                lambda: cut(*tail(Path(file.path), request.lines)).decode("utf-8", "replace").encode()
+            text = await self.supervision.logs.threads.run(
+                file.path, lambda: cut(*tail(Path(file.path), request.lines)).decode("utf-8", "replace").encode()
             )
         except OSError as error:
             raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
@@ -195,7 +195,14 @@ class Logs(Base):
                     raise
         ends = [(path, stream, await cut_of(self.supervision, path, request.since)) for path, stream in paths.items()]
         empty = "is empty" if request.since is None else "has nothing since then"
-        return await asyncio.to_thread(_marked_ends, ends, request.lines, empty)
+        parts = list[tuple[float, str]]()
+        for path, stream, cut in ends:
+            read = partial(_marked_end, path, stream, cut, request.lines, empty)
+            try:
+                parts.append(await self.supervision.logs.threads.run(path, read))
+            except OSError as error:
+                raise Failed(f"{path} cannot be read: {error.strerror}") from None
+        return "".join(text for _, text in sorted(parts, key=itemgetter(0))).encode()
 
     async def _download(self, file: LogFile, with_backups: bool) -> None:
         """Sends the file as fast as the client reads; only pieces of it are in memory."""
@@ -216,19 +223,12 @@ class Logs(Base):
             pass  # the client has left
 
 
-def _marked_ends(ends: Sequence[tuple[str, str, Callable[[bytes, int], bytes]]], lines: int, empty: str) -> bytes:
-    """The ends of logs, with their streams and cuts, each below its mark, that written last at the end.
-
-    Raises `Failed`.
-    """
-    parts = list[tuple[float, str]]()
-    for path, stream, cut in ends:
-        try:
-            text = cut(*tail(Path(path), lines)).decode("utf-8", "replace")
-            parts.append((Path(path).stat().st_mtime if text else 0.0, _marked(stream, text, empty)))
-        except OSError as error:
-            raise Failed(f"{path} cannot be read: {error.strerror}") from None
-    return "".join(text for _, text in sorted(parts, key=itemgetter(0))).encode()
+def _marked_end(
+    path: str, stream: str, cut: Callable[[bytes, int], bytes], lines: int, empty: str
+) -> tuple[float, str]:
+    """The end of a log, after its cut and below its mark, and when it was written. Raises `OSError`."""
+    text = cut(*tail(Path(path), lines)).decode("utf-8", "replace")
+    return Path(path).stat().st_mtime if text else 0.0, _marked(stream, text, empty)
 
 
 def _marked(stream: str, text: str, empty: str) -> str:

@@ -149,12 +149,21 @@ class LogStream(Streaming):
         cut = await cut_of(self.supervision, path, request.since)
         stream = self.open()
         pieces = self.supervision.logs.follow(path, request.lines, cut)
-        work = asyncio.get_running_loop().create_task(send_pieces(stream, pieces))
+        work = asyncio.get_running_loop().create_task(_send_log(stream, path, pieces))
         stream.when_closed(lambda _: work.cancel())
 
 
+async def _send_log(stream: Stream, path: str, pieces: AsyncIterator[bytes]) -> None:
+    """Sends pieces of a file; where it cannot be read, the stream ends, and the client comes again."""
+    try:
+        await send_pieces(stream, pieces)
+    except OSError as error:
+        log.warning("a stream ends because %s cannot be read: %s", path, error.strerror)
+        stream.close()
+
+
 async def send_pieces(stream: Stream, pieces: AsyncIterator[bytes]) -> None:
-    """Sends pieces of a log as fast as the client reads."""
+    """Sends pieces of a log as fast as the client reads. Raises what reading them raises."""
     try:
         await stream.send_slowly(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
         async for piece in pieces:

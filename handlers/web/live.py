@@ -32,7 +32,7 @@ from handlers.routing import Route
 from handlers.supervision.log_reads import part_of
 from handlers.supervision.streams import log_file
 from handlers.tracker.stream import Runs
-from models.errors import Invalid, NotFound
+from models.errors import Invalid, NotFound, Problem
 from models.inputs import NAME, Kind, body, path
 from models.json_format import http_message
 from models.paging import whole
@@ -47,6 +47,8 @@ STREAM_NOT_FOUND = "STREAM_NOT_FOUND"
 _MAX_LOG_LINES = 10_000
 _MAX_OFFSET = 2**53
 _METRICS_SECONDS = 5.0
+_AGAIN_SECONDS = 5.0
+"""After which a log that cannot be read is tried again."""
 _RUN_EVENT, _RUNS_EVENT = b"event: run\n", b"event: runs\n"
 
 
@@ -199,21 +201,37 @@ class Live:
         file = log_file(self._services.supervision, name, stream)
         beginning = _beginning(query)
 
-        async def follow(connection: Connection, topic: str, follower: Follower) -> None:
+        async def follow(connection: Connection, topic: str) -> None:
             with suppress(StreamClosedError):
-                async for chunk in follower.chunks():
-                    event = block(topic, serializers.text(_log_facts(chunk)), str(chunk.cursor))
+                while (problem := await self._send_chunks(connection, topic)) is not None:
                     async with connection.sending:
-                        await connection.stream.send_slowly(event)
+                        await connection.stream.send_slowly(block(topic, json.dumps({"problem": problem})))
+                    await asyncio.sleep(_AGAIN_SECONDS)
+                    connection.followers[topic] = connection.followers[topic].again()
 
         def start(connection: Connection, topic: str) -> None:
             if topic in connection.topics:
                 connection.followers[topic].add(beginning)
             else:
                 connection.followers[topic] = Follower(self._services.supervision.process_logs, file, beginning)
-                self._run(connection, topic, follow(connection, topic, connection.followers[topic]))
+                self._run(connection, topic, follow(connection, topic))
 
         return start
+
+    async def _send_chunks(self, connection: Connection, topic: str) -> str | None:
+        """Follows a log until it cannot be read; returns why. Raises `StreamClosedError`."""
+        try:
+            async for chunk in connection.followers[topic].chunks():
+                event = block(topic, serializers.text(_log_facts(chunk)), str(chunk.cursor))
+                async with connection.sending:
+                    await connection.stream.send_slowly(event)
+        except StreamClosedError:
+            raise
+        except OSError as error:
+            return f"the log cannot be read: {error.strerror}"
+        except Problem as problem:
+            return problem.message
+        return None
 
 
 def _beginning(query: str) -> Beginning:

@@ -209,7 +209,10 @@ async def clear_logs(fleet: Fleet, logs: Logs, names: Sequence[str]) -> list[Cal
     results = []
     for process in map(fleet.get, names):
         paths = [file.path for file in process.log_files()]
-        problems = await logs.clear(paths)
+        try:
+            problems = await logs.clear(paths)
+        except OSError as error:
+            problems = [f"they cannot be emptied: {error.strerror}"]
         if problems:
             results.append(CallResult(process.name, "failed", f"{process.name}: {'; '.join(problems)}"))
         elif paths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -95,6 +96,7 @@ class Supervision:
     async def start(self, records: Mapping[str, Record], tasks: BackgroundTasks) -> None:
         """Adopts the processes that still run, and begins the background work."""
         become_subreaper()
+        await self.process_logs.refresh_forwarding(self.settings.processes)
         if len(self.fleet):
             self.context.children.launcher.start()  # now, so that no start waits for it
         self._leftovers = await adopt(self.fleet, self.context, records)
@@ -116,6 +118,7 @@ class Supervision:
         self.settings = settings
         self.event_writer.retained_runs = settings.runs.retain
         self.process_logs.take_over(settings.processes)
+        await self.process_logs.refresh_forwarding(settings.processes)
         return await self.fleet.reload(settings.processes, settings.auto_start)
 
     async def prune(self) -> None:
@@ -131,7 +134,8 @@ class Supervision:
     async def flush(self, end: float) -> None:
         """Writes what is not stored yet, until the monotonic time `end`."""
         if self.event_writer.failing:
-            await self.logs.rotate()  # on a full disk this makes room
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.logs.rotate(), seconds_until(end))  # on a full disk this makes room
         await self.process_logs.settle(seconds_until(end))
         if not await self.event_writer.stored_within(seconds_until(end)):
             log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)

@@ -2,13 +2,15 @@
 
     python changed_constants.py '{"run._BODY_TIMEOUT_SECONDS": 1, "clock": "FILE"}' PYTHON run.py options of run.py
 
-`clock` names a file: the seconds in it are added to the wall clock at each reading.
+`clock` names a file: the seconds in it are added to the wall clock at each reading. `hangs` names a folder: while it
+has a pipe `hangs` that nobody writes to, the server's threads wait at each use of its log files.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,10 +30,27 @@ def add_clock_offset(file: Path) -> None:
     Clock.now = jumped  # type: ignore[method-assign]
 
 
+def hang_log_files(folder: Path) -> None:
+    """Stands for a file system that may not answer."""
+    from supervisor.processes.logs import access
+
+    place_of = vars(access)["place_of"]
+
+    def hanging(path: str, *arguments: Any) -> Any:
+        if Path(path).parent == folder and (folder / "hangs").exists():
+            os.close(os.open(folder / "hangs", os.O_RDONLY))
+        return place_of(path, *arguments)
+
+    vars(access)["place_of"] = hanging
+
+
 def change_constants(changes: dict[str, Any]) -> None:
     for name, value in changes.items():
         if name == "clock":
             add_clock_offset(Path(value))
+            continue
+        if name == "hangs":
+            hang_log_files(Path(value))
             continue
         module, _, constant = name.rpartition(".")
         found = importlib.import_module(module)

@@ -16,6 +16,7 @@ from supervisor.tracker.disk_space import DiskSpace
 
 if TYPE_CHECKING:
     from supervisor.processes.event_writer import EventWriter
+    from supervisor.processes.logs.growth import LogGrowth
 
 _SALT = slice(16, 24)
 """Bytes of the header that change when the write-ahead log restarts (sqlite.org/fileformat2.html, 4.1)."""
@@ -109,3 +110,27 @@ def test_round_end_wakes_all_waiting_tasks(tmp_path: Path, monkeypatch: pytest.M
         await asyncio.wait({watch, cancelled})
 
     asyncio.run(asyncio.wait_for(work(), 30))
+
+
+class HangingRotation:
+    """Log files whose file system does not answer."""
+
+    begun = 0
+
+    async def rotate_all(self) -> None:
+        self.begun += 1
+        await asyncio.Event().wait()
+
+
+def test_rotation_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.maintenance._ROTATION_SECONDS", 0.01)
+    maintenance, rotation = make_maintenance(tmp_path), HangingRotation()
+    maintenance._log_growth = cast("LogGrowth", rotation)
+
+    async def work() -> None:
+        for _ in range(3):
+            await maintenance._run_round(2)
+        maintenance.close()
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+    assert rotation.begun == 1

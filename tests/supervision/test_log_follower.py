@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import threading
 from collections.abc import AsyncIterator, Coroutine
@@ -117,13 +118,13 @@ def test_a_place_from_before_a_clear_goes_on_at_the_new_beginning(source: Source
         await source.files.rotate()
         source.write(b"old line\n" * 10)
         _, chunk = await until(source.follower().chunks(), b"old line\n")
-        place = source.files.resume(source.file, None)
+        place = await source.files.resume(source.file, None)
         stored = await source.files.mark(str(source.path), place, place.at)
         assert await source.files.clear([str(source.path)]) == []
         source.write(new)
         for _ in range(2):  # the second time the new content is in a backup
             assert (await anext(source.follower(after=chunk.cursor).chunks())).text == new
-            resumed = source.files.resume(source.file, stored)
+            resumed = await source.files.resume(source.file, stored)
             assert await source.files.read_on(str(source.path), resumed) == new
             assert await source.files.remaining(str(source.path), place) == len(new)
             await source.files.rotate()
@@ -131,7 +132,7 @@ def test_a_place_from_before_a_clear_goes_on_at_the_new_beginning(source: Source
         assert await source.files.between(str(source.path), place.rotations - 1, 0, 1000) == b"old line\n" * 5
         offset, inode = await source.files.mark(str(source.path), place, place.at)
         after_restart = Logs(lambda: [source.file])
-        resumed = after_restart.resume(source.file, (offset, inode))
+        resumed = await after_restart.resume(source.file, (offset, inode))
         assert (await after_restart.read_on(str(source.path), resumed), resumed.lost) == (new, 0)
 
     run(work())
@@ -274,6 +275,28 @@ def test_no_file_is_looked_up_on_the_event_loop(source: Source, monkeypatch: pyt
         monkeypatch.setattr(module, "log_place", noted)
     run(work())
     assert on_loop == []
+
+
+def test_follower_goes_on_after_its_last_chunk_when_the_file_answers_again(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unanswered(*_: object) -> bytes:
+        raise OSError(errno.ETIMEDOUT, "the file system does not answer")
+
+    async def work() -> None:
+        source.write(b"one\n")
+        follower = source.follower()
+        async with aclosing(follower.chunks()) as chunks:
+            await until(chunks, b"one\n")
+            monkeypatch.setattr(source.files, "read_on", unanswered)
+            with pytest.raises(OSError, match="does not answer"):
+                await anext(chunks)
+        monkeypatch.undo()
+        source.write(b"two\n")
+        async with aclosing(follower.again().chunks()) as chunks:
+            assert (await until(chunks, b"two\n"))[0] == b"two\n"
+
+    run(work())
 
 
 @pytest.mark.parametrize(

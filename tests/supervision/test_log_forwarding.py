@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ import pytest
 from conftest import Server, until, wait_for
 
 from models.supervision.process import LogForward, ProcessSpec, Size
+from supervisor.processes.logs import files as log_files
 from supervisor.processes.logs import forwarding as log_forwarding
 from supervisor.processes.logs import sinks as log_sinks
+from supervisor.processes.logs import threads as log_threads
 from supervisor.processes.logs.files import LogFile, Logs
 from supervisor.processes.logs.forwarding import LogForwarder, split_lines
+from supervisor.processes.logs.places import Position
 from supervisor.processes.logs.sinks import Journald, Origin, Sink, StandardOutput, Syslog
 
 WEB = Origin("we b", "stderr")
@@ -135,7 +139,7 @@ async def forwarding(folder: Path, logs: Logs, sink: Sink, backups: int = 1) -> 
     path = folder / "log"
     path.touch()
     forwarder = LogForwarder(logs, lambda _: sink, folder / "positions")
-    forwarder.refresh(
+    await forwarder.refresh(
         {
             "web": ProcessSpec(
                 "web",
@@ -149,6 +153,70 @@ async def forwarding(folder: Path, logs: Logs, sink: Sink, backups: int = 1) -> 
     )
     yield forwarder
     await forwarder.close()
+
+
+def test_forwarding_from_a_file_that_hangs_begins_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the start of the server nor its loop waits for the file."""
+    answers = threading.Event()
+
+    def hanging(path: str) -> int:
+        assert threading.current_thread() is not threading.main_thread()
+        answers.wait()
+        return real(path)
+
+    real = log_files.size_of
+    monkeypatch.setattr(log_threads, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(log_files, "size_of", hanging)
+    (tmp_path / "log").write_bytes(b"before\n")
+
+    async def work() -> None:
+        sink = FailingSink()
+        try:
+            async with forwarding(tmp_path, Logs(list), sink) as forwarder:
+                assert [source.place for source in forwarder._sources.values()] == [None]
+                forwarder.start()
+                answers.set()
+                await until(lambda: all(source.place is not None for source in forwarder._sources.values()))
+                with (tmp_path / "log").open("ab") as file:
+                    file.write(b"after\n")
+                await until(lambda: sink.lines == [b"after"])
+        finally:
+            answers.set()
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_a_file_whose_watch_does_not_begin_in_time_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_forwarding, "_RETRY_SECONDS", 0.01)
+    (tmp_path / "log").write_bytes(b"before\n")
+
+    async def work() -> None:
+        logs, sink, read = Logs(list), FailingSink(), asyncio.Event()
+        run_each, read_on = logs.threads.run_each, logs.read_on
+
+        async def unanswered(*_: object) -> dict[str, object]:
+            monkeypatch.setattr(logs.threads, "run_each", run_each)
+            return {}
+
+        async def noted(path: str, place: Position) -> bytes:
+            added = await read_on(path, place)
+            read.set()
+            return added
+
+        monkeypatch.setattr(logs.threads, "run_each", unanswered)
+        monkeypatch.setattr(logs, "read_on", noted)
+        async with forwarding(tmp_path, logs, sink) as forwarder:
+            forwarder.start()
+            await read.wait()
+            with (tmp_path / "log").open("ab") as file:
+                file.write(b"after\n")
+            await until(lambda: sink.lines == [b"after"])
+
+    asyncio.run(asyncio.wait_for(work(), 60))
 
 
 def test_forwarding_survives_errors_of_unexpected_kinds(

@@ -15,6 +15,8 @@ import stat
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +25,7 @@ from supervisor.processes.logs.access import LogFile as LogFile
 from supervisor.processes.logs.access import log_place, opened, readable
 from supervisor.processes.logs.places import Contents, Cursor, Position
 from supervisor.processes.logs.rotation import DONE, Rotated, Rotation, empty, rotate
+from supervisor.processes.logs.threads import LogThreads
 from supervisor.processes.notices import Notices
 
 log = logging.getLogger("logs")
@@ -34,7 +37,9 @@ _BLOCK_BYTES = 64 * 1024
 _MAX_READ_BYTES = 1024 * 1024
 MAX_TAIL_BYTES = 16 * _MAX_READ_BYTES
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_UNANSWERED = _OUT_OF_RESOURCES | {errno.ETIMEDOUT}
 _NOTICE_INTERVAL_SECONDS = 3600.0
+_ROTATION_SECONDS = 30.0
 
 
 def tail(path: Path, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> tuple[bytes, int]:
@@ -92,7 +97,10 @@ def backup(path: Path, number: int) -> Path:
 
 
 class Logs:
-    """Rotates log files; followers continue in the backups."""
+    """Rotates log files; followers continue in the backups.
+
+    What reads a file raises `OSError` where its file system does not answer.
+    """
 
     def __init__(
         self, files: Callable[[], Iterable[LogFile]], clock: Clock | None = None, notices: Notices | None = None
@@ -103,6 +111,8 @@ class Logs:
         self._clock = clock or Clock()
         self._contents: defaultdict[str, Contents] = defaultdict(Contents)
         self._posted_at: dict[str, float] = {}
+        self.threads = LogThreads()
+        self._is_rotating = False
         self._rotation_lock = asyncio.Lock()  # no file is rotated while a follower reads from it
         self.on_rotation: Callable[[], Callable[[Iterable[str]], None]] = lambda: lambda paths: None
         """Called before a rotation; what it returns is called with the paths of the rotated files."""
@@ -115,8 +125,21 @@ class Logs:
 
     async def settled_rotations(self, path: str) -> int:
         """As `rotations`, after a rotation that is under way."""
-        async with self._rotation_lock:
+        async with self._without_rotation():
             return self.rotations(path)
+
+    @asynccontextmanager
+    async def _without_rotation(self) -> AsyncIterator[None]:
+        """No file is rotated meanwhile. Raises `OSError` where a rotation that is under way hangs."""
+        try:
+            async with asyncio.timeout(_ROTATION_SECONDS):
+                await self._rotation_lock.acquire()
+        except TimeoutError:
+            raise OSError(errno.ETIMEDOUT, "a log file is being rotated, whose file system does not answer") from None
+        try:
+            yield
+        finally:
+            self._rotation_lock.release()
 
     def _contents_of(self, file: LogFile) -> Contents:
         contents = self._contents[file.path]
@@ -129,17 +152,23 @@ class Logs:
         number = self._contents[path].backup_of(rotations)
         return None if number is None else backup(Path(path), number) if number else Path(path)
 
-    async def rotate(self, executor: Executor | None = None) -> list[Rotated]:
-        """Rotates all files that are larger than their limit; returns what was done to each."""
-        if not (files := [file for file in self._files() if file.max_bytes]):
+    async def rotate(self) -> list[Rotated]:
+        """Rotates all files that are larger than their limit and answer; returns what was done to each."""
+        files = {file.path: file for file in self._files() if file.max_bytes}
+        answering = await self.threads.run_each(files, size_of)  # what hangs under the lock holds all followers
+        if not answering:
             return []
-        return await self.rotate_in(executor, lambda: [rotate(file) for file in files])
+        return await self.rotate_in(self.threads.executor, lambda: [rotate(files[path]) for path in answering])
 
-    async def rotate_in(self, executor: Executor | None, work: Callable[[], list[Rotated]]) -> list[Rotated]:
+    async def rotate_in(self, executor: Executor, work: Callable[[], list[Rotated]]) -> list[Rotated]:
         """Runs work that rotates files in a thread; returns what it returns. Followers wait meanwhile."""
         async with self._rotation_lock:
             on_rotated = self.on_rotation()
-            results = await asyncio.get_running_loop().run_in_executor(executor, work)
+            self._is_rotating = True
+            try:
+                results = await asyncio.get_running_loop().run_in_executor(executor, work)
+            finally:
+                self._is_rotating = False
             for each in results:
                 contents = self._contents[each.file.path]
                 contents.allow(each.file.backups)
@@ -152,15 +181,19 @@ class Logs:
         return results
 
     async def clear(self, paths: Sequence[str]) -> list[str]:
-        """Empties files, with the marks in them; followers go on at their new beginning. Returns why it could not."""
-        async with self._rotation_lock:
+        """Empties files, with the marks in them; followers go on at their new beginning. Returns why it could not.
+
+        Raises `OSError` where a rotation that is under way hangs.
+        """
+        async with self._without_rotation():
             forget = self.on_rotation()
-            problems = await asyncio.to_thread(lambda: {path: problem for path in paths if (problem := empty(path))})
-            emptied = [path for path in paths if path not in problems]
+            problems = await self.threads.run_each(paths, empty)
+            emptied = [path for path, problem in problems.items() if not problem]
             for path in emptied:
                 self._contents[path].empty()
             forget(emptied)
-        return list(problems.values())
+        hangs = "cannot be emptied: the file system does not answer"
+        return [problems.get(path, f"{path} {hangs}") for path in paths if path not in emptied]
 
     def _post_truncated(self, file: LogFile) -> None:
         """Once an hour for each file."""
@@ -196,31 +229,31 @@ class Logs:
 
     async def begin(self, path: str, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> tuple[bytes, Position]:
         """The last lines of a file, and where they end."""
-        async with self._rotation_lock:
-            text, end = await asyncio.to_thread(tail, Path(path), lines, max_bytes)
+        async with self._without_rotation():
+            text, end = await self.threads.run(path, lambda: tail(Path(path), lines, max_bytes))
             contents = self._contents[path]
             return text, Position(contents.number, end, contents.start + end)
 
     async def begin_at(self, path: str, offset: int) -> Position:
         """The start of the line at `offset` of a file, or its end where it is shorter."""
-        async with self._rotation_lock:
-            start = await asyncio.to_thread(_line_start, Path(path), offset)
+        async with self._without_rotation():
+            start = await self.threads.run(path, lambda: _line_start(Path(path), offset))
             return Position(self.rotations(path), start)
 
     async def between(self, path: str, rotation: int, start: int, end: int) -> bytes:
         """A part of a file, which may have been rotated since; empty where that was deleted."""
-        async with self._rotation_lock:
+        async with self._without_rotation():
             file = self._backup(path, rotation)
-            text = b"" if file is None else await asyncio.to_thread(_read, file, start)
+            text = b"" if file is None else await self.threads.run(path, lambda: _read(file, start))
             return text[: max(0, end - start)]
 
     async def open(self, path: str, place: Position) -> int:
         """A descriptor of the file that a place is in. Raises `OSError`, `FileNotFoundError` where it is gone."""
-        async with self._rotation_lock:
+        async with self._without_rotation():
             file = self._backup(path, place.rotations)
             if file is None:
                 raise FileNotFoundError
-            return await asyncio.to_thread(readable, str(file))
+            return await self.threads.run(path, lambda: readable(str(file)))
 
     async def count_lines(self, path: str, rotation: int, start: int, end: int) -> int:
         """How many lines end in a part of a file."""
@@ -231,18 +264,18 @@ class Logs:
 
     async def remaining(self, path: str, place: Position) -> int:
         """How many bytes follow a place, those in backups included."""
-        async with self._rotation_lock:
+        async with self._without_rotation():
             contents, passed = self._contents[path], place.at
             if (missed := contents.backup_of(place.rotations)) is None:
                 missed, passed = contents.backup_of(contents.next_to(place.rotations)) or 0, 0
             files = [backup(Path(path), number) for number in range(missed, 0, -1)] + [Path(path)]
-            return sum(await asyncio.to_thread(lambda: [_size(file) for file in files])) - passed
+            return await self.threads.run(path, lambda: sum(_size(file) for file in files)) - passed
 
     async def content(self, file: LogFile, with_backups: bool) -> AsyncIterator[bytes]:
         """A whole file as it is now, its backups before it, in pieces. A rotation meanwhile changes nothing."""
-        async with self._rotation_lock:
-            backups = await asyncio.to_thread(_backups, file) if with_backups else []
-            end = await asyncio.to_thread(size_of, file.path)
+        async with self._without_rotation():
+            backups = await self._backups_of(file) if with_backups else []
+            end = await self._size_of(file.path)
             rotations = self.rotations(file.path)
             place = Position(self._contents_of(file).oldest(sum(1 for inode, _ in backups if inode)), 0)
         while place.rotations < rotations or (place.rotations == rotations and place.at < end):
@@ -254,13 +287,22 @@ class Logs:
             if not piece:
                 return
 
-    def resume(self, file: LogFile, stored: tuple[int, int] | None) -> Position:
+    async def resume(self, file: LogFile, stored: tuple[int, int] | None) -> Position:
         """Where to go on reading a file: at a place as `mark` returned it, or without one at its present end."""
         contents = self._contents_of(file)
-        if stored is None:
-            end = size_of(file.path)
-            return Position(contents.number, end, contents.start + end)
-        return self._resumed(file, stored, _backups(file))
+        while True:
+            number = await self.settled_rotations(file.path)
+            end, backups = await self.threads.run(file.path, lambda: (size_of(file.path), _backups(file)))
+            if number == contents.number and not self._is_rotating:  # no lock: one that hangs would hold up the others
+                if stored is not None:
+                    return self._resumed(file, stored, backups)
+                return Position(number, end, contents.start + end)
+
+    async def _size_of(self, path: str) -> int:
+        return await self.threads.run(path, lambda: size_of(path))
+
+    async def _backups_of(self, file: LogFile) -> list[tuple[int, int]]:
+        return await self.threads.run(file.path, lambda: _backups(file))
 
     def _resumed(self, file: LogFile, stored: tuple[int, int], backups: Sequence[tuple[int, int]]) -> Position:
         contents = self._contents_of(file)
@@ -274,33 +316,34 @@ class Logs:
     async def place_of(self, file: LogFile, cursor: Cursor) -> Position:
         """The place that a cursor names."""
         if cursor.run_id != self.run_id:
-            async with self._rotation_lock:
-                backups = await asyncio.to_thread(_backups, file)
+            async with self._without_rotation():
+                backups = await self._backups_of(file)
                 return self._resumed(file, (cursor.offset, cursor.inode), backups)
         return Position(min(cursor.rotation, self._contents_of(file).number), cursor.offset)
 
     async def mark(self, path: str, place: Position, offset: int) -> tuple[int, int]:
         """What finds `offset` of the place again after a restart: with it the inode of the backup before it."""
-        async with self._rotation_lock:
+        async with self._without_rotation():
             contents, rotations = self._contents[path], place.rotations
             if (number := contents.backup_of(rotations)) is None:
                 if contents.is_rotated_away(rotations):
                     return offset, 0
                 number, offset = contents.backup_of(contents.next_to(rotations)) or 0, 0
-            return offset, await asyncio.to_thread(_inode, backup(Path(path), number + 1))
+            newer = backup(Path(path), number + 1)
+            return offset, await self.threads.run(path, lambda: _inode(newer))
 
     async def read_on(self, path: str, place: Position) -> bytes:
         """What was added since that place, a piece of it; the place moves on."""
         added = b""
-        async with self._rotation_lock:
+        async with self._without_rotation():
             contents = self._contents[path]
             while place.rotations < contents.number:
                 file = self._backup(path, place.rotations)
-                if file is not None and (added := await asyncio.to_thread(_read, file, place.at)):
+                if file is not None and (added := await self.threads.run(path, partial(_read, file, place.at))):
                     break
                 _begin_next(contents, place)
             else:
-                added, is_emptied = await asyncio.to_thread(_read_added, Path(path), place.at)
+                added, is_emptied = await self.threads.run(path, partial(_read_added, Path(path), place.at))
                 if is_emptied:
                     place.at, place.total = 0, contents.start
             place.at += len(added)
@@ -370,7 +413,7 @@ def _read(path: Path, at: int) -> bytes:
             file.seek(at)
             return file.read(_MAX_READ_BYTES)
     except OSError as error:
-        if error.errno in _OUT_OF_RESOURCES:
+        if error.errno in _UNANSWERED:
             raise  # the text is there: it must not be passed over
         return b""
 
@@ -378,14 +421,14 @@ def _read(path: Path, at: int) -> bytes:
 def _read_added(path: Path, at: int) -> tuple[bytes, bool]:
     """A piece of what follows an offset, and whether the file is shorter: it was emptied and is read from 0.
 
-    Raises `OSError` where no descriptor is free.
+    Raises `OSError` where no descriptor is free or the file system does not answer.
     """
     try:
         with log_place(path) as place:
             facts = place.stat()
         size = facts.st_size if stat.S_ISREG(facts.st_mode) else 0
     except OSError as error:
-        if error.errno in _OUT_OF_RESOURCES:
+        if error.errno in _UNANSWERED:
             raise  # else it would be read from its beginning again
         size = 0
     is_emptied = size < at

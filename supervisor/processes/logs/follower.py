@@ -87,6 +87,8 @@ class Follower:
     _readers: list[Beginning] = field(factory=list)
     _woken: asyncio.Event = field(factory=asyncio.Event)
     _dropped: int = 0
+    _sent: Cursor | None = None
+    """The place after the last chunk."""
     _kept_until: int = 0
     """Nothing before this offset is dropped: a reader has begun there."""
 
@@ -95,8 +97,16 @@ class Follower:
         self._readers.append(beginning)
         self._woken.set()
 
+    def again(self) -> Follower:
+        """One that goes on after the last chunk, where the file could not be read."""
+        beginning = self._beginning if self._sent is None else Beginning(after=self._sent)
+        return Follower(self._logs, self._file, beginning, readers=self._readers)
+
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """The first chunk, which may be empty, then at most ten a second."""
+        """The first chunk, which may be empty, then at most ten a second.
+
+        Raises `OSError`, and `Problem`, where the file cannot be read.
+        """
         leave = self._logs.new_marks.subscribe(self._on_mark)
         loop = asyncio.get_running_loop()
         try:
@@ -104,10 +114,13 @@ class Follower:
             while True:
                 until = loop.time() + (CHUNK_SECONDS if chunk is not None else 0)
                 if chunk is not None:
-                    yield await self._with_cursor(chunk)
+                    chunk = await self._with_cursor(chunk)
+                    self._sent = chunk.cursor
+                    yield chunk
                 while self._readers:
-                    for repeated in await self._repeated(self._readers.pop(0)):
+                    for repeated in await self._repeated(self._readers[0]):
                         yield repeated
+                    self._readers.pop(0)
                 await self._wait(until, _POLL_SECONDS if chunk is None else CHUNK_SECONDS)
                 await self._read()
                 chunk = self._take()

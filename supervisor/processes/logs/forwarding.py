@@ -40,14 +40,25 @@ class _Source:
     path: str
     origin: Origin
     kind: str
-    place: Position
+    file: LogFile
+    place: Position | None
+    """`None` until its file system has answered."""
     rest: bytes = b""
     pending: list[bytes] = Factory(list)
     idle_since: float | None = None
+    is_unread: bool = False
+    """Whether its file system did not answer, or no descriptor was free."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is left to do without a new write."""
+        return self.is_unread or bool(self.rest or self.pending)
 
     @property
     def offset(self) -> int:
-        """Where to go on after a restart of the server."""
+        """Where to go on after a restart of the server; 0 where that is not known yet."""
+        if self.place is None:
+            return 0
         return max(0, self.place.at - len(self.rest) - sum(len(line) + 1 for line in self.pending))
 
 
@@ -74,8 +85,11 @@ class LogForwarder:
         self._reported_at: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def refresh(self, specs: Mapping[str, ProcessSpec]) -> None:
-        """Takes over which files to forward. A file that is new here is read from its present end on."""
+    async def refresh(self, specs: Mapping[str, ProcessSpec]) -> None:
+        """Takes over which files to forward. A file that is new here is read from its present end on.
+
+        One whose file system does not answer is read from where it ends when it does.
+        """
         wanted: dict[str, tuple[Origin, str, LogFile]] = {}
         for spec in specs.values():
             if spec.log_forward is not None:
@@ -85,19 +99,39 @@ class LogForwarder:
                         wanted.setdefault(path, (Origin(spec.name, stream), spec.log_forward.value, file))
         for path in self._sources.keys() - wanted.keys():
             del self._sources[path]
+            self._stored.pop(path, None)
         for path, (origin, kind, file) in wanted.items():
             known = self._sources.get(path)
             if known is None:
-                self._is_save_due = True  # a kill -9 would move its beginning
-                place = self._logs.resume(file, self._stored.pop(path, None))
-                if place.total is None:
-                    log.warning(
-                        "%s: an unknown part of %s was rotated away before it was forwarded", origin.process, path
-                    )
-                self._sources[path] = _Source(path, origin, kind, place)
+                self._sources[path] = _Source(path, origin, kind, file, None)
             else:
                 known.origin, known.kind = origin, kind
+        if new := [self._resume(source) for source in self._sources.values() if source.place is None]:
+            self._is_save_due = True  # a kill -9 would move the beginnings
+            await asyncio.gather(*new)
         self.opened(wanted)
+
+    async def _resume(self, source: _Source) -> Position | None:
+        """Finds the place of a source; `None` where its file system does not answer."""
+        try:
+            place = await self._logs.resume(source.file, self._stored.get(source.path))
+        except OSError:
+            return None
+        if source.place is None:  # else it was found meanwhile
+            source.place, name = place, source.origin.process
+            if place.total is None:
+                log.warning("%s: an unknown part of %s was rotated away before it was forwarded", name, source.path)
+        return source.place
+
+    async def _read(self, source: _Source) -> tuple[Position, bytes] | None:
+        """The place of a source, and what was added to its file since; `None` where that cannot be read now."""
+        place = source.place or await self._resume(source)
+        try:
+            found = None if place is None else (place, await self._logs.read_on(source.path, place))
+        except OSError:
+            found = None
+        source.is_unread = found is None
+        return found
 
     def opened(self, paths: Iterable[str]) -> None:
         """These files may have been created or written to."""
@@ -121,7 +155,9 @@ class LogForwarder:
                     if source.rest and not source.pending:
                         source.pending, source.rest = [source.rest], b""
                         await self._send(source)
-        await self._save()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._save()
         self._executor.shutdown(wait=False)
         for sink in self._sinks.values():
             sink.close()
@@ -155,7 +191,7 @@ class LogForwarder:
 
     async def _wait(self, has_inotify: bool) -> None:
         """Returns when a file is due, or after a while if something is left to do without a new write."""
-        is_waiting = any(source.rest or source.pending for source in self._sources.values())
+        is_waiting = any(source.is_waiting for source in self._sources.values())
         if not self._due:
             is_unsaved = self._offsets() != self._saved
             timeout = _RETRY_SECONDS if is_waiting or not has_inotify else _SAVE_SECONDS if is_unsaved else None
@@ -168,15 +204,20 @@ class LogForwarder:
 
     async def _round(self, inotify: int | None) -> None:
         due, self._due = self._due, set()
-        due |= {path for path, source in self._sources.items() if source.pending or source.rest}
+        due |= {path for path, source in self._sources.items() if source.is_waiting}
+        unwatched = set[str]()
         if inotify is not None and due:
-            watched, _ = await asyncio.to_thread(watch_files, inotify, due)  # before they are read: nothing is missed
-            self._watches.update((descriptor, path) for path, descriptor, _ in watched)
+            answers = await self._logs.threads.run_each(due, lambda path: watch_files(inotify, [path]))
+            for watched, _ in answers.values():  # before they are read: nothing is missed
+                self._watches.update((descriptor, path) for path, descriptor, _ in watched)
+            unwatched = due - answers.keys()
         for path in due:
             source = self._sources.get(path)
             try:
                 if source is not None and await self._forward(source):
                     self._due.add(path)
+                if source is not None and path in unwatched:
+                    source.is_unread = True  # its next line may not be noticed
             except Exception:  # the other files go on, and so does this one with its next line
                 log.exception("unexpected error while forwarding %s", path)
 
@@ -185,10 +226,12 @@ class LogForwarder:
         if source.pending and not await self._send(source):
             return False
         now = asyncio.get_running_loop().time()
-        added = await self._logs.read_on(source.path, source.place)
-        if source.place.lost:
-            self.lost_bytes[source.origin.process] += source.place.lost
-            source.place.lost = 0
+        if (found := await self._read(source)) is None:
+            return False
+        place, added = found
+        if place.lost:
+            self.lost_bytes[source.origin.process] += place.lost
+            place.lost = 0
             self._report_lost(source.origin.process)
         if not added:
             source.idle_since = source.idle_since or now
@@ -236,18 +279,21 @@ class LogForwarder:
             log.warning("%s: %d lines and %d bytes were lost before they were forwarded, so far", name, lines, size)
 
     def _offsets(self) -> dict[str, tuple[int, int]]:
-        return {path: (source.offset, source.place.rotations) for path, source in self._sources.items()}
+        known = ((source, source.place) for source in self._sources.values() if source.place is not None)
+        return {source.path: (source.offset, place.rotations) for source, place in known}
 
     async def _save(self) -> None:
         self._is_save_due = False
         offsets = self._offsets()
         if offsets != self._saved:
-            marks = {
-                path: await self._logs.mark(path, source.place, source.offset)
-                for path, source in list(self._sources.items())
-            }
+            for path, source in list(self._sources.items()):
+                if source.place is not None:
+                    with contextlib.suppress(OSError):  # it does not answer: its last position stays
+                        mark = await self._logs.mark(path, source.place, source.offset)
+                        if path in self._sources:
+                            self._stored[path] = mark
             try:
-                await asyncio.to_thread(_write_positions, self._positions, {**self._stored, **marks})
+                await asyncio.to_thread(_write_positions, self._positions, dict(self._stored))
                 self._saved = offsets
             except OSError as error:
                 log.warning("the positions in forwarded logs cannot be stored: %s", error.strerror)

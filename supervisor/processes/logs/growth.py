@@ -18,7 +18,6 @@ import struct
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
 from attrs import define, evolve
@@ -26,6 +25,7 @@ from attrs import define, evolve
 from supervisor.processes.logs.access import LogFile, readable
 from supervisor.processes.logs.files import Logs, size_of
 from supervisor.processes.logs.rotation import DONE, Rotated, Rotation, rotate
+from supervisor.processes.logs.threads import DaemonThreads
 
 log = logging.getLogger("logs")
 
@@ -55,7 +55,7 @@ class LogGrowth:
         self._written: dict[str, tuple[float, int]] = {}  # when the write was reported, and the size before
         self._checked: dict[str, float] = {}  # when a check ended
         self._rotator = _Rotator()
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: DaemonThreads | None = None
         self._rotation: asyncio.Task[None] | None = None
         self._woken: asyncio.Future[None] | None = None
         self._is_reported = False
@@ -69,10 +69,10 @@ class LogGrowth:
         if self._new:
             self._wake()
 
-    async def rotate_all(self, executor: Executor | None = None) -> None:
+    async def rotate_all(self) -> None:
         """Rotates what is too large, whether or not its growth was noticed, and watches what is not watched yet."""
         self._files.clear()  # before the rotation, so that what a spawn adds meanwhile stays
-        results = await self._logs.rotate(executor)
+        results = await self._logs.rotate()
         self.add(each.file for each in results if each.result not in (Rotation.MISSING, Rotation.FAILED))
 
     async def watch(self) -> None:
@@ -89,8 +89,6 @@ class LogGrowth:
         finally:
             if self._rotation is not None:
                 self._rotation.cancel()
-            if self._executor is not None:
-                self._executor.shutdown(wait=False)
             os.close(inotify)
 
     def _wake(self) -> None:
@@ -135,10 +133,12 @@ class LogGrowth:
     async def _check(self, inotify: int) -> None:
         """Has the files whose check is due rotated, and watches the new ones."""
         now = asyncio.get_running_loop().time()
-        for path in [path for path, at in self._due.items() if at <= now]:
+        due = [path for path, at in self._due.items() if at <= now]
+        answering = await self._logs.threads.run_each(due, size_of)  # what hangs in the rotator holds all others
+        for path in due:
             del self._due[path]
             since, size = self._written.pop(path)
-            if (file := self._files.get(path)) is not None:
+            if path in answering and (file := self._files.get(path)) is not None:
                 self._rotator.put(_Growth(file, since, size))
         if self._rotation is None and self._rotator.has_new:
             self._rotation = asyncio.get_running_loop().create_task(self._rotate(inotify))
@@ -148,7 +148,7 @@ class LogGrowth:
     async def _rotate(self, inotify: int) -> None:
         """Runs the rotator once, which takes the files that are due meanwhile, too."""
         try:
-            self._executor = self._executor or ThreadPoolExecutor(1, "rotate", _raise_priority)
+            self._executor = self._executor or DaemonThreads(1, "rotate", _raise_priority)
             failed = {
                 each.file.path
                 for each in await self._logs.rotate_in(self._executor, self._rotator.run)
@@ -167,7 +167,9 @@ class LogGrowth:
 
     async def _begin_watches(self, inotify: int, paths: set[str]) -> None:
         if paths:
-            self._on_watched(*await asyncio.to_thread(watch_files, inotify, paths))
+            answers = await self._logs.threads.run_each(paths, lambda path: watch_files(inotify, [path]))
+            for watched, error in answers.values():
+                self._on_watched(watched, error)
 
     def _on_watched(self, watched: list[tuple[str, int, int]], error: OSError | None) -> None:
         for path, descriptor, size in watched:

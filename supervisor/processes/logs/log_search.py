@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from attrs import evolve
@@ -57,11 +58,12 @@ class LogSearch:
         Raises `NotFound` where that content has been rotated away, `Failed`.
         """
         is_end = cursor is None
-        cursor = cursor or await self._end(file)
         files = self._logs.files
-        place = await files.place_of(file, cursor)
-        start = max(0, place.at - MAX_CHUNK_BYTES)
-        text = await files.between(file.path, place.rotations, start, place.at)
+        with _reported(file):
+            cursor = cursor or await self._end(file)
+            place = await files.place_of(file, cursor)
+            start = max(0, place.at - MAX_CHUNK_BYTES)
+            text = await files.between(file.path, place.rotations, start, place.at)
         if len(text) < place.at - start:
             raise _rotated_away()
         text = last_lines(text, lines, is_whole=start == 0)
@@ -77,27 +79,26 @@ class LogSearch:
 
         What a rotation empties meanwhile is searched once more, in its backup.
         """
-        files = self._logs.files
-        place = await files.place_of(file, before or await self._end(file))
-        while True:
-            present = files.rotations(file.path)
-            try:
-                descriptor = await files.open(file.path, place)
-            except FileNotFoundError:
-                if place.at:
-                    raise _rotated_away() from None
-                return LogFindings(0, 0, ())
-            except OSError as error:
-                raise _unreadable(file, error) from None
-            try:
-                opened = f"/proc/{os.getpid()}/fd/{descriptor}"  # the worker opens no path that others may change
-                end = min(place.at, os.fstat(descriptor).st_size)
-                answer = await self._pool.run(_job(opened, end, text, is_expression, level), caller)
-                findings = await asyncio.to_thread(_findings, descriptor, answer)
-            finally:
-                os.close(descriptor)
-            if place.rotations < present or await files.settled_rotations(file.path) == present:
-                return findings
+        files, threads = self._logs.files, self._logs.files.threads
+        with _reported(file):
+            place = await files.place_of(file, before or await self._end(file))
+            while True:
+                present = files.rotations(file.path)
+                try:
+                    descriptor = await files.open(file.path, place)
+                except FileNotFoundError:
+                    if place.at:
+                        raise _rotated_away() from None
+                    return LogFindings(0, 0, ())
+                try:
+                    opened = f"/proc/{os.getpid()}/fd/{descriptor}"  # the worker opens no path that others may change
+                    end = min(place.at, (await threads.run(file.path, partial(os.fstat, descriptor))).st_size)
+                    answer = await self._pool.run(_job(opened, end, text, is_expression, level), caller)
+                    findings = await threads.run(file.path, partial(_findings, descriptor, answer))
+                finally:
+                    threads.executor.submit(os.close, descriptor)  # it may wait for the file system
+                if place.rotations < present or await files.settled_rotations(file.path) == present:
+                    return findings
 
     async def close(self) -> None:
         """Ends the searches; they fail with `Unavailable`."""
@@ -105,10 +106,7 @@ class LogSearch:
 
     async def _end(self, file: LogFile) -> Cursor:
         files = self._logs.files
-        try:
-            _, place = await files.begin(file.path, 0, 0)
-        except OSError as error:
-            raise _unreadable(file, error) from None
+        _, place = await files.begin(file.path, 0, 0)
         _, inode = await files.mark(file.path, place, place.at)
         return Cursor(files.run_id, place.rotations, place.at, inode)
 
@@ -120,8 +118,13 @@ def _rotated_away() -> NotFound:
     return NotFound("this part of the log has been rotated away")
 
 
-def _unreadable(file: LogFile, error: OSError) -> Failed:
-    return Failed(f"{file.path} cannot be read: {error.strerror}")
+@contextmanager
+def _reported(file: LogFile) -> Iterator[None]:
+    """A file that cannot be read is `Failed`."""
+    try:
+        yield
+    except OSError as error:
+        raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
 
 
 def _job(path: str, end: int, text: str, is_expression: bool, level: int) -> Job[dict[str, Any]]:

@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.config.settings import Server
+from models.errors import Failed
 from models.supervision import log_marks
 from models.supervision.captured_logs import keep_for_now, remove_old
 from models.supervision.log_marks import LogMark
@@ -62,7 +64,7 @@ class ProcessLogs:
             await self.forwarder.close()
 
     def take_over(self, specs: Mapping[str, ProcessSpec]) -> None:
-        """Takes over with which rights files are accessed, and which are forwarded.
+        """Takes over with which rights files are accessed, and makes the forwarder where any are forwarded.
 
         Without any of these there is no forwarder: its modules are not imported.
         """
@@ -78,8 +80,11 @@ class ProcessLogs:
             self.forwarder = LogForwarder(self.files, lambda kind: sink_of(kind, is_json, syslog), positions)
             if self._is_started:
                 self.forwarder.start()
+
+    async def refresh_forwarding(self, specs: Mapping[str, ProcessSpec]) -> None:
+        """Takes over which files are forwarded, before a process that writes to them is started."""
         if self.forwarder is not None:
-            self.forwarder.refresh(specs)
+            await self.forwarder.refresh(specs)
 
     def on_opened(self, files: Iterable[LogFile]) -> None:
         """A process was spawned that has these log files."""
@@ -103,7 +108,7 @@ class ProcessLogs:
     async def _measured(self, name: str, files: Sequence[LogFile]) -> Mapping[str, int]:
         """As `sizes`, without a limit: what hangs keeps the lock, so that a process holds one thread at most."""
         async with self._measuring[name]:
-            return await asyncio.to_thread(log_sizes, files)
+            return await asyncio.get_running_loop().run_in_executor(self.files.threads.executor, log_sizes, files)
 
     def on_start(self, sizes: Mapping[str, int], record: Record) -> None:
         """A process has started when its log files had these sizes."""
@@ -142,13 +147,16 @@ class ProcessLogs:
         return forget
 
     async def marks(self, path: str) -> list[LogMark]:
-        """The marks of a file as it is now. Raises `TimedOut`."""
+        """The marks of a file as it is now. Raises `TimedOut`, `Failed`."""
         while True:
             rotation = self.files.rotations(path)
             await self.settle(_SETTLE_SECONDS, path)
             await self._event_writer.stored_soon()
             found = await off_loop(lambda: log_marks.of_file(path, rotation))  # noqa: B023 (awaited here)
-            size = await asyncio.to_thread(size_of, path)
+            try:
+                size = await self.files.threads.run(path, partial(size_of, path))
+            except OSError as error:
+                raise Failed(f"{path} cannot be read: {error.strerror}") from None
             if rotation == self.files.rotations(path):  # else these may be of two contents
                 return [mark for mark in found if mark.position <= size]  # another program may have truncated it
 

@@ -1,0 +1,150 @@
+"""Threads for log files, whose file system may not answer: what hangs holds no thread of others, and no stop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+from attrs import define, frozen
+
+from supervisor.scheduling import retrieve_exception
+
+_Result = TypeVar("_Result")
+_Parameters = ParamSpec("_Parameters")
+
+MAX_THREADS = 64
+ANSWER_SECONDS = 5.0
+
+
+class DaemonThreads(Executor):
+    """At most `most` threads, which end with the program: it does not wait for their work."""
+
+    def __init__(self, most: int, name: str, begin: Callable[[], object] = lambda: None) -> None:
+        """`begin` is called in each thread when it starts."""
+        self._most, self._name, self._begin = most, name, begin
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._idle = 0
+
+    def submit(
+        self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> Future[_Result]:
+        future: Future[_Result] = Future()
+        self._jobs.put((future, partial(fn, *args, **kwargs)))
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            elif self._threads < self._most:
+                self._threads += 1
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        self._begin()
+        while True:
+            future, work = self._jobs.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+            del future, work
+            with self._lock:
+                self._idle += 1
+
+
+@frozen(eq=False)
+class _Work:
+    done: asyncio.Future[Any]
+    ends_at: float
+    """When its file system should have answered, in the loop's time."""
+
+
+@define
+class _Pass:
+    """The use of one file after the other, in a thread."""
+
+    path: str = ""
+    is_over: bool = False
+
+
+class LogThreads:
+    """Runs what uses log files: one piece of work at a time for each file, so that a file holds one thread at most."""
+
+    def __init__(self) -> None:
+        self.executor = DaemonThreads(MAX_THREADS, "logs")
+        self._running: dict[str, _Work] = {}
+
+    async def run(self, path: str, work: Callable[[], _Result]) -> _Result:
+        """Returns what `work` returns, and raises what it raises.
+
+        Raises `OSError` (ETIMEDOUT) where the file system does not answer within five seconds, from then on at once
+        until it does, and where so many files hang that no thread is free. Work ends also when its caller has left.
+        """
+        loop = asyncio.get_running_loop()
+        while (running := self._running.get(path)) is not None:
+            await self._answer(running)
+        if sum(one.ends_at <= loop.time() for one in self._running.values()) >= MAX_THREADS:
+            raise OSError(errno.ETIMEDOUT, f"{MAX_THREADS} log files do not answer")
+        done = loop.run_in_executor(self.executor, work)
+        self._note(path, one := _Work(done, loop.time() + ANSWER_SECONDS))
+        await self._answer(one)
+        return done.result()
+
+    async def _answer(self, one: _Work) -> None:
+        """Waits for work. Raises `OSError`."""
+        seconds = max(0.0, one.ends_at - asyncio.get_running_loop().time())
+        if not (await asyncio.wait({one.done}, timeout=seconds))[0]:
+            raise OSError(errno.ETIMEDOUT, "the file system does not answer")
+
+    def _note(self, path: str, one: _Work) -> None:
+        def forget(done: asyncio.Future[Any]) -> None:
+            retrieve_exception(done)
+            if self._running.get(path) is one:
+                del self._running[path]
+
+        self._running[path] = one
+        one.done.add_done_callback(forget)
+
+    def hangs(self, path: str) -> bool:
+        """Whether the file system of a file has not answered in time, and does not yet."""
+        one = self._running.get(path)
+        return one is not None and one.ends_at <= asyncio.get_running_loop().time()
+
+    async def run_each(self, paths: Iterable[str], work: Callable[[str], _Result]) -> dict[str, _Result]:
+        """What `work` returns for each file whose file system answers, in one thread, and one more for each that hangs.
+
+        Raises what `work` raises.
+        """
+        left, found = list(paths), dict[str, _Result]()
+        loop = asyncio.get_running_loop()
+        while left := [path for path in left if path not in found and not self.hangs(path)]:
+            one = _Pass()
+            done = loop.run_in_executor(self.executor, _run_through, one, left, work, found)
+            done.add_done_callback(retrieve_exception)
+            before = None
+            while not done.done() and one.path != before:  # many files may take longer than one that answers
+                before = one.path
+                await asyncio.wait({done}, timeout=ANSWER_SECONDS)
+            if done.done():
+                done.result()
+                break
+            one.is_over = True
+            if not one.path:
+                break  # no thread is free
+            self._note(one.path, _Work(done, loop.time()))
+        return dict(found)
+
+
+def _run_through(one: _Pass, paths: Iterable[str], work: Callable[[str], _Result], found: dict[str, _Result]) -> None:
+    for path in paths:
+        if one.is_over:
+            return
+        one.path = path
+        found[path] = work(path)
