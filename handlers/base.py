@@ -56,6 +56,7 @@ STATUS: dict[type[Problem], int] = {
     errors.Failed: 500,
     errors.Upstream: 502,
     errors.Unavailable: 503,
+    errors.DiskFull: 503,
     errors.TimedOut: 504,
     errors.InsufficientStorage: 507,
 }

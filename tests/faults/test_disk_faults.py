@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from chart_servers import WebServer, web_server
-from conftest import Serve, Server, wait_for
+from conftest import Answer, Serve, Server, wait_for
 from fault_injection import (
     API,
     PULL,
@@ -182,6 +182,13 @@ def session_in_memory(server: Server, disk: Path) -> str | None:
     return session if is_kept else None
 
 
+def refused_profile(client: FormClient, disk: Path) -> Answer | None:
+    """Writes on a full disk; None if that was stored, in what a shortened write-ahead log has left."""
+    fill_disk(disk)
+    answer = client.send("/profile", on="/profile", displayName="Ada" * 80)
+    return None if answer.status == 303 else answer
+
+
 def test_on_a_full_disk_an_admin_logs_in_and_deletes(serve: Serve, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "24m") as disk:
         server = serve({"web": SLEEPER}, wait=False, server={"data-dir": str(disk / "data")}, tracker=ADMIN)
@@ -207,6 +214,8 @@ def test_on_a_full_disk_an_admin_logs_in_and_deletes(serve: Serve, tmp_path: Pat
             session = wait_for(lambda: session_in_memory(server, disk), about="a session that is not stored")
             client = FormClient(server, session)
             assert client.get(f"{API}/me").json["username"] == "admin"
+            refused = wait_for(lambda: refused_profile(client, disk), about="a profile that is not stored")
+            assert (refused.status, "the disk is full" in refused.text) == (503, True), refused
             fill_disk(disk)
             assert client.send("/profile/tokens/1/revoke", on="/profile").status == 303
             fill_disk(disk)

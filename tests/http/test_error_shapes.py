@@ -9,6 +9,9 @@ import pytest
 from conftest import Answer, Server, wait_for
 from http_checks import check_error, check_problem, check_service_error, running_server, send_request
 
+from handlers.base import STATUS
+from models.errors import Problem
+
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 SERVICES = ["supervision", "charts", "tracker"]
 
@@ -31,6 +34,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(folder, {"idle": {"command": "true", "stdout-logfile": "idle.log"}}) as server:
         server.do("start", "idle")
         yield server
+
+
+def test_every_kind_of_problem_has_a_status() -> None:
+    waiting, found = [Problem], set[type[Problem]]()
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        found.add(kind)
+    assert {kind for kind in found if kind.__module__ == "models.errors"} - {Problem} == set(STATUS)
 
 
 # 404
