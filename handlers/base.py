@@ -55,6 +55,7 @@ STATUS: dict[type[Problem], int] = {
     errors.Throttled: 429,
     errors.Failed: 500,
     errors.Upstream: 502,
+    errors.TooLargeResponse: 502,
     errors.Unavailable: 503,
     errors.DiskFull: 503,
     errors.TimedOut: 504,

@@ -89,6 +89,10 @@ class Upstream(Problem):
     """A service that was called for the caller (cluster, repository, registry) failed."""
 
 
+class TooLargeResponse(Upstream):
+    """As `Upstream`: the response is larger than the limit of its request."""
+
+
 class Unavailable(Problem):
     """503: shutting down, at capacity, or the store is read-only. Retry later."""
 

@@ -16,7 +16,7 @@ from models.charts.archives.archive import ChartArchive
 from models.charts.refs import ChartRef
 from models.charts.repositories import registries, semver
 from models.charts.repositories import tags as tag_lists
-from models.errors import Invalid, NotFound, Problem, TimedOut, Upstream
+from models.errors import Invalid, NotFound, Problem, TimedOut, TooLargeResponse, Upstream
 from models.json_format import json_value
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.registry_logins import RegistryLogins, shares_domain
@@ -133,9 +133,10 @@ class Registries:
         tags: list[str] = []
         size, most = 0, self._fetcher.limits.max_tags
         async for page in session.tag_pages():
-            size += len(page)
+            if (size := size + len(page)) > _MAX_TAG_BYTES:
+                raise session.too_many_bytes()
             tags += await self._workers.run(tag_lists.parse, page, most + 1 - len(tags))
-            if len(tags) > most or size > _MAX_TAG_BYTES:
+            if len(tags) > most:
                 raise Invalid(f"{session.ref} has more tags than svc.fetch.max-tags ({most}): name an exact version")
         return tags
 
@@ -269,11 +270,17 @@ class _RegistrySession:
         if not response.is_good:
             self.refuse(response)
 
+    def too_many_bytes(self) -> Invalid:
+        return Invalid(f"{self.ref} has more than {_MAX_TAG_BYTES} bytes of tags: name an exact version")
+
     async def tag_pages(self) -> AsyncIterator[bytes]:
         """The pages of the tag list. Raises `Invalid` if there are too many."""
         url: str | Url = "tags/list"
         for _ in range(_MAX_TAG_PAGES):
-            response = await self.request("GET", url, max_bytes=_MAX_TAG_BYTES)
+            try:
+                response = await self.request("GET", url, max_bytes=_MAX_TAG_BYTES)
+            except TooLargeResponse:
+                raise self.too_many_bytes() from None
             self.check(response)
             yield response.body
             link = re.match(r'\s*<([^>]+)>\s*;\s*rel="?next"?', response.headers.get("Link", ""))

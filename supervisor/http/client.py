@@ -26,7 +26,7 @@ from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 from tornado.netutil import Resolver
 from tornado.tcpclient import TCPClient
 
-from models.errors import Failed, Invalid, Problem, TimedOut, Unavailable, Upstream
+from models.errors import Failed, Invalid, Problem, TimedOut, TooLargeResponse, Unavailable, Upstream
 from supervisor.http.dns import Addresses, CoalescingResolver, Policy
 from supervisor.http.tls import TlsCredentials, context_of, system_context
 from supervisor.http.urls import Login, Url
@@ -181,13 +181,13 @@ class ResponseReader(HTTPMessageDelegate):
     def response(self) -> Response:
         """The complete response.
 
-        Raises `Upstream` if it was cut off or is too large; `Invalid` if a file is too large, because the caller chose
-        its URL; `Failed` if it could not be stored.
+        Raises `Upstream` if it was cut off, `TooLargeResponse`; `Invalid` if a file is too large, because the caller
+        chose its URL; `Failed` if it could not be stored.
         """
         if self._write_error is not None:
             raise Failed(f"the download could not be stored: {self._write_error.strerror} (svc.rest.temp-dir)")
         if self.is_too_large:
-            kind = Invalid if self._file is not None else Upstream
+            kind = Invalid if self._file is not None else TooLargeResponse
             raise kind(f"{self._url} is larger than {self._bound} bytes")
         if not self._finished:
             raise Upstream(f"{self._url} cannot be reached: the response was cut off")

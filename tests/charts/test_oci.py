@@ -427,6 +427,28 @@ def test_paged_tag_lists_are_followed(server_allowing_web: Server, web: WebServe
     assert post_json(server_allowing_web, "/repos/pull", {"chart": f"oci://{web.host_port}/many/demo"}).body == data
 
 
+@pytest.mark.parametrize(
+    ("pages", "padding", "reason"), [(101, 0, "100 pages"), (2, 5, "8388608 bytes"), (1, 9, "8388608 bytes")]
+)
+def test_only_an_exact_version_is_pulled_beyond_100_pages_or_8_mib_of_tags(
+    server_allowing_web: Server, web: WebServer, pages: int, padding: int, reason: str
+) -> None:
+    data, path = chart_servers.chart_archive("demo", "1.0.0"), f"long{pages}/demo"
+    serve_chart(web, path, data)
+
+    def tags(handler: BaseHTTPRequestHandler) -> Reply:
+        page = int(handler.path.rpartition("=")[2]) if "page=" in handler.path else 0
+        more = {"Link": f'</v2/{path}/tags/list?page={page + 1}>; rel="next"'} if page + 1 < pages else {}
+        return 200, more, b'{"tags":["1.0.0"]' + b" " * (padding * 1024**2) + b"}"
+
+    web.pages[f"/v2/{path}/tags/list"] = tags
+    chart = f"oci://{web.host_port}/{path}"
+    refused = post_json(server_allowing_web, "/repos/pull", {"chart": chart, "version": "^1"})
+    assert refused.status == 400, refused
+    assert f"has more than {reason} of tags: name an exact version" in refused.json["detail"]
+    assert post_json(server_allowing_web, "/repos/pull", {"chart": chart, "version": "1.0.0"}).body == data
+
+
 @pytest.mark.parametrize("pages", [1, 100])
 def test_only_an_exact_version_is_pulled_from_600_000_tags(
     server_allowing_web: Server, web: WebServer, pages: int
