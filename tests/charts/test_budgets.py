@@ -20,6 +20,7 @@ from models.supervision.process import Seconds
 from supervisor.charts.helm import slots
 from supervisor.charts.helm.slots import Slots
 
+DEEP = "a: " + "[" * 501 + "]" * 501
 BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 40)}]\n" for n in range(1, 41))
 
 
@@ -27,7 +28,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 40)}
     ("text", "reason"),
     [
         (BOMB, "expand to too much"),
-        ("a: " + "[" * 501 + "]" * 501, "more than 500 deep"),
+        (DEEP, "more than 500 deep"),
         ("a: &a [*a]", "inside its own anchor"),
         ("[" + "1," * 1_000_001 + "]", "more than 1000000 nodes"),
     ],
@@ -66,6 +67,40 @@ def test_metadata_with_expanding_aliases_is_refused_with_its_file_name(tmp_path:
     file.write_bytes(chart_servers.tar_archive([("demo/Chart.yaml", head.encode()), *files.items()]))
     with pytest.raises(Invalid, match=rf"the chart's {name}: its aliases"):
         archive.check(file)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "reason"),
+    [
+        ("values.yaml", BOMB, "aliases expand"),
+        ("values.yaml", DEEP, "more than 500 deep"),
+        ("values.yaml", "a: [" + "1," * 1_000_001 + "]", "more than 1000000 nodes"),
+        ("Chart.lock", BOMB, "aliases expand"),
+        ("requirements.lock", DEEP, "more than 500 deep"),
+        ("charts/sub/values.yaml", DEEP, "more than 500 deep"),
+        ("charts/sub/charts/inner/values.yaml", "exports:\n  data:\n    " + DEEP, "more than 500 deep"),
+    ],
+    ids=lambda value: value if len(value) < 50 else "yaml",
+)
+def test_what_helm_reads_beside_the_metadata_is_within_the_bounds(
+    tmp_path: Path, path: str, text: str, reason: str
+) -> None:
+    file = tmp_path / "demo.tgz"
+    head = b"apiVersion: v1\nname: demo\nversion: 1.0.0\n"
+    file.write_bytes(chart_servers.tar_archive([("demo/Chart.yaml", head), (f"demo/{path}", text.encode())]))
+    with pytest.raises(Invalid, match=rf"the chart's {path}: .*{reason}"):
+        archive.check(file)
+    assert archive.check(file, is_evaluated=False).name == "demo"  # show and pull
+    assert archive.check(file, is_safe_only=True).name == "demo"  # lint
+
+
+@pytest.mark.parametrize("text", ["a: [", "\x00", "\xff", "a: *b", "a: 1\n---\nb: 2\n", "[" * 500 + "]" * 500])
+def test_values_that_are_faulty_or_within_the_bounds_are_left_to_helm(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "demo.tgz"
+    head = b"apiVersion: v1\nname: demo\nversion: 1.0.0\n"
+    values = [("demo/values.yaml", text.encode("latin-1")), ("demo/templates/values.yaml", DEEP.encode())]
+    file.write_bytes(chart_servers.tar_archive([("demo/Chart.yaml", head), *values]))
+    assert archive.check(file).name == "demo"
 
 
 def test_a_manifest_with_expanding_aliases_is_refused() -> None:

@@ -18,7 +18,17 @@ import pytest
 import yaml
 from conftest import Serve, Server, is_alive, tags_by_pid, wait_for
 from http_checks import check_problem, json_body, running_server
-from small_charts import HELMS, TEST, chart_archive, helm_path, post_chart, sample_chart, tar_archive, temporary_files
+from small_charts import (
+    HELMS,
+    MAP,
+    TEST,
+    chart_archive,
+    helm_path,
+    post_chart,
+    sample_chart,
+    tar_archive,
+    temporary_files,
+)
 
 TEMPLATE, LINT, CREATE = "/api/v1/charts/template/upload", "/api/v1/charts/lint", "/api/v1/charts/create"
 _MIB = 1024**2
@@ -201,6 +211,13 @@ def test_a_missing_chart_is_reported(server: Server) -> None:
 def test_malformed_multipart_bodies_are_reported(server: Server, kind: str | None, content: bytes, status: int) -> None:
     headers = {"Content-Type": kind} if kind else {}
     check_problem(server.ask("POST", TEMPLATE, content, headers), status, TEMPLATE, has_timestamp=True)
+
+
+def test_values_are_as_deep_as_yaml_may_be(server: Server) -> None:
+    deep = chart_archive(values="a: " + "[" * 499 + "]" * 499, templates__map=MAP)
+    assert names_of(rendered(server, deep)) == ["ConfigMap release-name-map"]
+    deeper = chart_archive(values="a: " + "[" * 500 + "]" * 500, templates__map=MAP)
+    assert error_detail(server, 400, deeper) == "the chart's values.yaml: nested more than 500 deep"
 
 
 def test_multipart_where_json_is_required_is_415(server: Server) -> None:

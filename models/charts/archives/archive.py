@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +33,8 @@ _METADATA = ("Chart.yaml", "requirements.yaml", "requirements.lock", "Chart.lock
 _VENDORED = re.compile(r"(?:.*/)?charts/[^/_.][^/]*\.tgz")
 _CRD = re.compile(r"((?:charts/[^/]+/)*)crds/.+\.(?:yaml|yml|json)")
 _SUBCHART = re.compile(r"charts/([^/_.][^/]*)/Chart\.yaml")
+_READ_BY_HELM = re.compile(r"(?:charts/[^/_.][^/]*/)*(?:values\.yaml|Chart\.lock|requirements\.lock)")
+"""What helm parses of a chart before its templates, beside the metadata."""
 
 
 class _Malformed(Exception):
@@ -91,17 +94,18 @@ def check(
     path: Path,
     limits: ArchiveLimits | None = None,
     is_safe_only: bool = False,
-    checks_schemas: bool = True,
+    is_evaluated: bool = True,
 ) -> ChartArchive:
     """Reads an archive to its end, in a worker. Raises `Invalid` if it may not be used.
 
     With `is_safe_only`, for lint, a chart that is malformed but safe has an empty name and version. With
-    `checks_schemas` its schemas may not refer to other documents.
+    `is_evaluated`, for what helm does with values, its schemas may not refer to other documents, and its values and
+    locks, which helm reads then, are within the bounds of YAML; lint reports faults of those as helm does.
     """
     limits = limits or ArchiveLimits()
     if path.stat().st_size > limits.packed:
         raise Invalid(f"the chart is larger than {limits.packed} bytes")
-    walk = _Walk(Budget(limits), is_safe_only, checks_schemas)
+    walk = _Walk(Budget(limits), is_safe_only, is_evaluated)
     try:
         with path.open("rb") as file:
             files, subcharts = walk.read(file)
@@ -134,7 +138,7 @@ class _Walk:
 
     budget: Budget
     is_safe_only: bool
-    checks_schemas: bool
+    is_evaluated: bool
     references: list[Reference] = Factory(list)
 
     def read(self, file: IO[bytes], depth: int = 0) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
@@ -145,8 +149,10 @@ class _Walk:
         subcharts: list[tuple[str, str]] = []
         for member in Tarball(file, self.budget).members():
             name = member.path.rpartition("/")[2]
-            if self.checks_schemas and name == "values.schema.json":
+            if self.is_evaluated and name == "values.schema.json":
                 self.references += check_schema(member.data, member.path)
+            if self.is_evaluated and not self.is_safe_only and _READ_BY_HELM.fullmatch(member.path):
+                _check_bounds(member.data, member.path)
             if member.path in _METADATA:
                 files[member.path] = member.data
             elif _SUBCHART.fullmatch(member.path):
@@ -195,6 +201,12 @@ def _mapping(text: bytes, path: str, may_be_empty: bool = False) -> dict[str, An
     if not isinstance(facts, dict):
         raise _Malformed(f"the chart's {path} must be a mapping")
     return facts
+
+
+def _check_bounds(text: bytes, path: str) -> None:
+    """Raises `Invalid` for YAML beyond its bounds. What is no YAML is reported by helm."""
+    with suppress(yaml.YAMLError, UnicodeError):
+        yaml_values.check(text, yaml_values.Metadata, f"the chart's {path}")
 
 
 def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
