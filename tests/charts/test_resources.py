@@ -419,3 +419,70 @@ def test_many_objects_are_all_reported(server: Server, cluster: Cluster) -> None
     objects = [f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m{index}}}\n" for index in range(150)]
     store_release(cluster, made_release("rel", space, manifest="---\n".join(objects)))
     assert [one["name"] for one in resources(server, space)] == [f"m{index}" for index in range(150)]
+
+
+WIDGETS = {
+    "metadata": {"name": "widgets.ready.example"},
+    "spec": {
+        "group": "ready.example",
+        "scope": "Namespaced",
+        "names": {"kind": "Widget", "plural": "widgets", "singular": "widget"},
+        "versions": [
+            {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+        ],
+    },
+}
+SERVED_ELSEWHERE = {
+    "metadata": {"name": "v1.elsewhere.example"},
+    "spec": {
+        "group": "elsewhere.example", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
+        "insecureSkipTLSVerify": True, "service": {"namespace": "default", "name": "nothing", "port": 443},
+    },
+}  # fmt: skip
+
+
+def manifest_of(*objects: tuple[str, str, str]) -> str:
+    """A manifest of objects, given by apiVersion, kind and name."""
+    return "".join(
+        f"---\napiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: {name}}}\n"
+        for api_version, kind, name in objects
+    )
+
+
+def test_what_a_service_a_pod_and_other_objects_lack_in_the_cluster(server: Server, cluster: Cluster) -> None:
+    space, node = cluster.namespace(), "ready-node"
+    crd = ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "widgets.ready.example")
+    outside = ("apiregistration.k8s.io/v1", "APIService", "v1.elsewhere.example")
+    kinds = [("v1", "Service", "x"), ("v1", "Pod", "x"), ("v1", "Node", node), crd, outside]
+    store_release(cluster, made_release("rel", space, manifest=manifest_of(*kinds)))
+
+    def found() -> dict[str, tuple[bool, str]]:
+        return {row["kind"]: (row["ready"], row["message"]) for row in resources(server, space)}
+
+    assert not any(is_ready for is_ready, _ in found().values())
+    cluster.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", WIDGETS)
+    cluster.ask("POST", "/apis/apiregistration.k8s.io/v1/apiservices", SERVED_ELSEWHERE)
+    wait_for(lambda: found()["CustomResourceDefinition"] == (True, "ready"), about="the API server to serve widgets")
+    assert found()["APIService"] == (False, "not yet Available")
+
+    ports = {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}]}
+    cluster.create(space, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": ports})
+    cluster.create(space, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": PODS["spec"]})
+    cluster.ask("POST", "/api/v1/nodes", {"metadata": {"name": node}})
+    assert (found()["Service"], found()["Node"]) == ((False, NO_ADDRESS), (True, "ready"))
+
+    ended = {"exitCode": 1, "reason": "Error"}
+    crashed = {
+        "name": "c", "image": "nothing:1", "imageID": "", "ready": False, "restartCount": 7,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended},
+    }  # fmt: skip
+    cluster.patch_status(space, "v1", "Pod", "x", {"phase": "Running", "containerStatuses": [crashed]})
+    cluster.patch_status(space, "v1", "Service", "x", {"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}})
+    conditions = {"status": {"conditions": [UNREADY | {"message": "no disk"}]}}
+    cluster.ask("PATCH", f"/api/v1/nodes/{node}/status", conditions, "application/merge-patch+json")
+    assert {kind: row for kind, row in found().items() if kind in ("Service", "Pod", "Node")} == {
+        "Service": (True, "ready"),
+        "Pod": (False, "Running: CrashLoopBackOff, 7 restarts, exit code 1"),
+        "Node": (False, "no disk"),
+    }
+    cluster.ask("DELETE", f"/api/v1/nodes/{node}")
