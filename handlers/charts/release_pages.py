@@ -20,12 +20,15 @@ from handlers.routing import Route
 from models.charts import release_diff
 from models.charts.diff import ManifestDifference, by_object, documents
 from models.charts.repositories.listings import versions as listed_versions
+from models.charts.repositories.stored import dates
 from models.charts.responses import HistoryRow, Release
 from models.errors import Denied, Invalid, Problem
+from models.json_format import rfc3339
 from models.paging import whole
 from supervisor.charts.workers import MAX_INLINE_BYTES, MAX_INLINE_YAML_BYTES
 
 _MAX_VERSIONS = 50
+_DAY_CHARACTERS = len("2026-01-31")
 _MAX_DOCUMENTS = 200
 _CUT = "\n# The rest is not shown here.\n"
 _PLACE = re.compile(r"\(line (\d+), column \d+\)")
@@ -275,13 +278,15 @@ class OneRelease(_ManifestPage):
         return found
 
     async def _versions(self, chart_ref: str) -> list[dict[str, Any]]:
-        """The newest versions of `repository/chart`; none for other references."""
+        """The newest versions of `repository/chart`, each with the day it was `made`; none for other references."""
         name, _, chart = chart_ref.partition("/")
         with contextlib.suppress(Problem):
             listing = await self.run("helm_repo_versions", {"name": name, "chart": chart})
             is_large = len(listing) > MAX_INLINE_BYTES
             found = await self.in_worker(is_large, listed_versions, listing, None, _MAX_VERSIONS)
-            return found.rows
+            made = await self.charts.repositories.stored(lambda: dates(name, chart, _MAX_VERSIONS))
+            days = {version: rfc3339(at)[:_DAY_CHARACTERS] for version, at in made.items()}
+            return [{**row, "made": days.get(row["chartVersion"], "")} for row in found.rows]
         return []
 
     async def _newer(self, path: dict[str, str], query: dict[str, str]) -> str:

@@ -182,6 +182,7 @@ class OneChart(ChartPage):
         raw = await self.run("helm_repo_versions", {"name": name, "chart": chart})
         wanted = query.get("version")
         found = await self.in_worker(len(raw) > MAX_INLINE_BYTES, listed_versions, raw, wanted, _MAX_VERSIONS)
+        made = await self.charts.repositories.stored(lambda: catalogue.dates(name, chart, _MAX_VERSIONS))
         whole_text, problem = await self._text(f"{name}/{chart}", found.version, tab)
         text, is_cut = cut(whole_text)
         self.show(
@@ -192,6 +193,7 @@ class OneChart(ChartPage):
             repository_href=repository_url(name),
             versions=found.rows,
             more=found.more,
+            made=made,
             version=found.version,
             chosen=found.chosen,
             tab=tab,

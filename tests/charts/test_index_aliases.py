@@ -71,3 +71,23 @@ def test_aliases_in_ignored_fields_are_not_expanded(tmp_path: Path) -> None:
     """The lines expand to 10^9 strings."""
     lines = "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 10)}]\n" for n in range(9))
     assert read(tmp_path, f"a: &a [x]\n{lines}apiVersion: v1\nentries: {{a: [{{version: 1.0.0, keywords: *j}}]}}\n")
+
+
+@pytest.mark.parametrize(
+    ("created", "expected"),
+    [
+        ('"2026-01-31T00:00:00Z"', 1_769_817_600_000_000),
+        ("2026-01-31T01:00:00.123456789+01:00", 1_769_817_600_123_456),
+        ("2026-01-31", 1_769_817_600_000_000),
+        ("0001-01-01T00:00:00Z", 0),
+        ("0001-01-01T00:00:00+14:00", 0),
+        ("yesterday", 0),
+        ("", 0),
+        ("{a: 1}", 0),
+        ("[1]", 0),
+        ('"' + "9" * 5000 + '"', 0),
+    ],
+)
+def test_the_time_of_a_version_is_read_where_it_is_valid(tmp_path: Path, created: str, expected: int) -> None:
+    found = read(tmp_path, f"apiVersion: v1\nentries: {{a: [{{version: 1.0.0, created: {created}}}]}}\n")
+    assert [one.created for one in found["a"]] == [expected]

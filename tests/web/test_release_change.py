@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
 import pytest
 from browser_pages import Browser, axe_findings, faults_in_all_views, get_page, url_of
-from chart_servers import web_server
+from chart_servers import index_entry, index_file, web_server
 from cluster import Cluster
 from conftest import Server
 from http_checks import running_server
@@ -31,6 +32,8 @@ def release(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Itera
                 for version in ("1.0.0", "2.0.0")
             )
         )
+        older = index_entry("tint", "1.0.0", created="2026-01-31T23:30:00.123456789-01:00", appVersion="7")
+        shop.pages["/index.yaml"] = index_file(older, index_entry("tint", "2.0.0", created="0001-01-01T00:00:00Z"))
         svc = {
             "security": {"mode": "FULL", "api-key": KEY, "allowed-hosts": [shop.host_port]},
             "kube": {"kubeconfig": str(cluster.kubeconfig)},
@@ -71,6 +74,17 @@ def test_the_versions_of_the_chart_are_offered(release: tuple[Server, str]) -> N
     tags = get_page(server, f"{path}?show=change&do=upgrade").tags
     offered = [str(facts["value"]) for tag, facts in tags if tag == "option"]
     assert [value for value in offered if value.endswith(".0.0")] == ["2.0.0", "1.0.0"]
+    page = server.get(f"{path}?show=change&do=upgrade").text
+    assert '<option value="2.0.0"></option><option value="1.0.0">app 7, 2026-02-01</option>' in page
+
+
+def test_the_versions_of_a_chart_have_their_dates(release: tuple[Server, str]) -> None:
+    page = release[0].get("/repositories/paint/tint").text
+    rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", page)
+    assert [("2026-02-01T00:30:00.123456Z" in row, "<td>\N{EN DASH}</td>" in row) for row in rows] == [
+        (False, True),
+        (True, False),
+    ]
 
 
 @pytest.mark.parametrize("has_script", [True, False])

@@ -161,7 +161,7 @@ def test_a_staged_index_writes_no_version_of_another_repository(
     tmp_path: Path, repositories: Repositories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asyncio.run(repositories.add(Source("first", "https://first"), tmp_path))
-    staged_by("INSERT INTO versions VALUES (-1, '99.0.0', 0, 'https://evil/a.tgz', '', '')", monkeypatch)
+    staged_by("INSERT INTO versions VALUES (-1, '99.0.0', 0, 'https://evil/a.tgz', '', '', 0)", monkeypatch)
     asyncio.run(repositories.add(Source("second", "https://second"), tmp_path))
     query = ChartVersion.select(Repository.name, ChartVersion.version).join(Chart).join(Repository)
     assert set(query.tuples()) == {("first", "1.0.0"), ("second", "1.0.0")}

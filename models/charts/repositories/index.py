@@ -17,6 +17,7 @@ from attrs import frozen
 from models.charts.archives.archive import clean
 from models.charts.repositories import semver
 from models.errors import Invalid
+from models.json_format import read_rfc3339
 
 Kind = Literal["map", "list", "end", "text", "null"]
 Event = tuple[Kind, str]
@@ -209,6 +210,8 @@ class IndexVersion:
     digest: str
     keywords: str = ""
     """Separated by spaces."""
+    created: int = 0
+    """Microseconds since 1970; 0 where it is not known."""
 
 
 @frozen
@@ -233,6 +236,14 @@ def charts(path: Path) -> Iterator[IndexChart]:
         start = file.read(READ_BYTES).lstrip()
         file.seek(0)
         yield from _IndexParser(JsonEvents(file) if _JSON_START.match(start) else YamlEvents(file)).charts()
+
+
+def _created(text: str) -> int:
+    """The time of a version; 0 where there is none that is valid, and for Go's zero time."""
+    try:
+        return max(0, read_rfc3339("created", text, zone_needed=False)) if text else 0
+    except Invalid:
+        return 0
 
 
 class _IndexParser:
@@ -305,7 +316,8 @@ class _IndexParser:
         digest = texts.get("digest", "").removeprefix("sha256:").lower()
         described = clean(texts.get("appVersion")), clean(texts.get("description"))
         keywords = texts.get("keywords", "")
-        return IndexVersion(texts.get("version", ""), *described, texts.get("url", ""), digest, keywords)
+        created = _created(texts.get("created", ""))
+        return IndexVersion(texts.get("version", ""), *described, texts.get("url", ""), digest, keywords, created)
 
     def _texts(self) -> dict[str, str]:
         """The fields that are kept of a version; merged (`<<`) fields count if the version lacks its own."""
@@ -314,6 +326,8 @@ class _IndexParser:
             if key in ("version", "appVersion", "description", "digest") and kind != "null":
                 if kind != "text":
                     raise Invalid(f"this is not an index: {key} is not text")
+                own.setdefault(key, value)
+            elif key == "created" and kind == "text":
                 own.setdefault(key, value)
             elif key == "urls" and kind == "list":
                 own.setdefault("url", self._first())

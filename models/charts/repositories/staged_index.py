@@ -20,7 +20,8 @@ TABLES = """
     PRAGMA synchronous = OFF;
     CREATE TABLE listing (charts BLOB);
     CREATE TABLE charts (id INTEGER PRIMARY KEY, name TEXT, listing BLOB);
-    CREATE TABLE versions (chart INTEGER, version TEXT, rank INTEGER, url TEXT, digest TEXT, keywords TEXT);
+    CREATE TABLE versions (chart INTEGER, version TEXT, rank INTEGER, url TEXT, digest TEXT, keywords TEXT,
+        created INTEGER);
     BEGIN;
 """
 MAX_BYTES = 256 * 1024**2
@@ -41,7 +42,7 @@ def write(rows: Path, repository: str | None, charts: Iterable[IndexChart]) -> N
             if (stable := chart.stable) is not None:
                 newest.append((chart.name.lower(), chart.name, _item(repository, chart, stable)))
             store.execute("INSERT INTO charts VALUES (?, ?, ?)", (id, chart.name, f"[{','.join(items)}]".encode()))
-            store.executemany("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?)", _rows(id, chart.versions))
+            store.executemany("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?)", _rows(id, chart.versions))
         whole = f"[{','.join(item for _, _, item in sorted(newest))}]".encode()
         store.execute("INSERT INTO listing VALUES (?)", (whole,))
         store.execute("COMMIT")
@@ -49,7 +50,7 @@ def write(rows: Path, repository: str | None, charts: Iterable[IndexChart]) -> N
 
 def _rows(id: int, versions: Sequence[IndexVersion]) -> Iterator[tuple[Any, ...]]:
     return (
-        (id, version.version, rank, version.url, version.digest, version.keywords)
+        (id, version.version, rank, version.url, version.digest, version.keywords, version.created)
         for rank, version in enumerate(versions)
     )
 

@@ -49,6 +49,10 @@ catalogue = SqliteStore(
             for table in ("repository", "registry")
             for column in ("authority", "certificate", "private_key")
         ],
+        [
+            "ALTER TABLE version ADD COLUMN created INTEGER NOT NULL DEFAULT 0",
+            "UPDATE repository SET etag = '', modified = ''",  # the next update reads the dates
+        ],
     ]
 )
 
@@ -99,7 +103,10 @@ class Chart(Table):
 
 
 class ChartVersion(Table):
-    """The archive of a chart's version. `rank` 0 is the newest; `digest` (SHA-256, hex) may be empty."""
+    """The archive of a chart's version. `rank` 0 is the newest; `digest` (SHA-256, hex) may be empty.
+
+    `created` is microseconds since 1970, 0 where the index has none.
+    """
 
     chart = peewee.ForeignKeyField(Chart, on_delete="CASCADE")
     version = peewee.TextField()
@@ -107,12 +114,15 @@ class ChartVersion(Table):
     url = peewee.TextField()
     digest = peewee.TextField()
     keywords = peewee.TextField(default="")
+    created = peewee.BigIntegerField(default=0)
 
     class Meta:
         table_name = "version"
         primary_key = peewee.CompositeKey("chart", "version")
 
 
+_MAX_TIME = 253_402_300_799_999_999
+"""The end of the year 9999."""
 _MAX_UNNAMED_REPOSITORIES = 32
 _DELETE_BATCH = 1000
 
@@ -203,6 +213,14 @@ def _bounded(column: Any, query: Any, max_bytes: int | None, name: str, chart: s
         named(name)
         raise NotFound(f"there is no chart {chart} in the repository {name}")
     return None if row[0] is None else bytes(row[0])
+
+
+def dates(name: str, chart: str, most: int) -> dict[str, int]:
+    """When each of the newest versions of a chart was made, where that is known: microseconds since 1970."""
+    query = ChartVersion.select(ChartVersion.version, ChartVersion.created).join(Chart).join(Repository)
+    query = query.where((Repository.name == name) & (Chart.name == chart)).order_by(ChartVersion.rank).limit(most)
+    rows = cast("list[tuple[str, int]]", list(query.tuples()))
+    return {version: at for version, at in rows if 0 < at <= _MAX_TIME}
 
 
 def charts_named(text: str, limit: int) -> list[tuple[str, str]]:
@@ -325,9 +343,9 @@ def _copy(source: Source) -> None:
         (first, id),
     )
     catalogue.execute_sql(
-        "INSERT INTO version (chart_id, version, rank, url, digest, keywords)"
+        "INSERT INTO version (chart_id, version, rank, url, digest, keywords, created)"
         " SELECT ? + c.id, CAST(v.version AS TEXT), CAST(v.rank AS INTEGER), CAST(v.url AS TEXT),"
-        " CAST(v.digest AS TEXT), CAST(v.keywords AS TEXT)"
+        " CAST(v.digest AS TEXT), CAST(v.keywords AS TEXT), CAST(v.created AS INTEGER)"
         " FROM staged.versions v JOIN staged.charts c ON c.id = v.chart ORDER BY v.chart, v.version",
         (first,),
     )
