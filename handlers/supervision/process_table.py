@@ -62,9 +62,13 @@ class ProcessRows:
         shown = process.spec, process.record, process.restarts, process.live, prober.report(process.name)
         parts = cache.get(process)
         if parts is None or parts[0] != shown:
-            helpers = {"status_of": layout.status_of, "reason_html": layout.reason_html, "base": page.prefix}
+            helpers = {"status_of": layout.status_of, "reason_html": layout.reason_html, "grouped": layout.grouped}
             row = page.render_string(
-                "supervision/process_row.html", row=row_of(process, prober), **helpers, usage_cells=_PLACEHOLDER
+                "supervision/process_row.html",
+                row=row_of(process, prober),
+                base=page.prefix,
+                **helpers,
+                usage_cells=_PLACEHOLDER,
             )
             head, _, tail = row.partition(_PLACEHOLDER)
             parts = cache[process] = (shown, head, tail)

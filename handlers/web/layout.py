@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
@@ -80,7 +81,7 @@ def template_helpers() -> dict[str, Any]:
         "state": state,
         "link": link,
         "figure": figure,
-        "grouped": "{:,}".format,
+        "grouped": grouped,
         "symbol": symbol,
         "reason_html": reason_html,
         "path_segment": path_segment,
@@ -133,10 +134,15 @@ def path_segment(text: str) -> str:
 
 
 def figure(value: float | None, unit: str = "", digits: int = 1) -> str:
-    """Formats a number, or a dash for `None`. Rounds down, so that 99.96 % does not read 100 %."""
+    """Formats a number with separators, or a dash for `None`. Rounds down, so that 99.96 % does not read 100 %."""
     if value is None:
         return NOTHING
-    return rounded_down(value, digits) + unit
+    return f"{Decimal(rounded_down(value, digits)):,f}{unit}"
+
+
+def grouped(number: int) -> str:
+    """Formats a count with separators."""
+    return f"{number:,}"
 
 
 def change(number: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,9 @@ from conftest import Server
 from http_checks import running_server
 
 STACK = "Traceback (most recent call last):\n  File 'a.py', line 3, in test\n    raise ValueError"
+LOAD = "timeStamp,elapsed,label,success\n" + "1700000000000,12345,GET /cart,true\n" * 1111
+LONG_NUMBER = re.compile(r"(?<![\w.,:/\N{EN DASH}-])\d{4,}(?![\w:\N{EN DASH}-])")
+"""A count without separators: not a part of a time, a path or a range of lines."""
 LONG = "shop.checkout.integration.payments.CreditCardWithAVeryLongNameThatIsCutAnywhere"
 
 
@@ -28,8 +32,24 @@ def report(count: int) -> str:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(tmp_path_factory.mktemp("details"), {"idle": {"command": ["sleep", "600"]}}) as one:
-        uploads.upload(one, ("project", "shop"), ("branch", "main"), ("junit", report(1234)))
+        lines = {number: number <= 1400 for number in range(1, 2801)}
+        about = (("project", "shop"), ("branch", "main"))
+        measured = (("jacoco", uploads.jacoco({"a.py": lines})), ("perf", LOAD))
+        uploads.upload(one, *about, ("commit", "a" * 40), ("junit", report(1234)), *measured)
         yield one
+
+
+def test_numbers_of_coverage_and_load_have_separators(server: Server) -> None:
+    expected = {
+        "/runs/1": ("1,111", "12,345.00"),
+        "/runs/1/coverage": ("1,400",),
+        "/runs/1/coverage?path=com/x/a.py": ("1,400 lines covered, 1,400 missed",),
+        "/projects/1/perf": ("1,111", "12,345.00"),
+    }
+    for path, texts in expected.items():
+        words = get_page(server, path).words
+        assert all(text in words for text in texts), (path, texts)
+        assert LONG_NUMBER.findall(words) == [], path
 
 
 def test_numbers_have_separators(server: Server) -> None:
