@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 
+from models.times import DAY, HOUR, SECOND
+
 log = logging.getLogger("server")
 
-_HOUR_MICROSECONDS = 3600 * 1_000_000
-_DAY_MICROSECONDS = 24 * _HOUR_MICROSECONDS
 _TRUSTED_AFTER_SECONDS = 86_400.0
 
 
@@ -37,13 +37,13 @@ class Clock:
         Call it regularly: a jump is detected by comparing the wall clock with the boot clock since the last call.
         """
         now, boot = self.now(), self.since_boot()
-        expected = self._seen[0] + int((boot - self._seen[1]) * 1_000_000)
-        if now <= expected + _HOUR_MICROSECONDS:
+        expected = self._seen[0] + int((boot - self._seen[1]) * SECOND)
+        if now <= expected + HOUR:
             self._seen, self._ahead_since = (now, boot), None
             return now
         if self._ahead_since is None:
             self._ahead_since = boot
-            hours = (now - expected) / _HOUR_MICROSECONDS
+            hours = (now - expected) / HOUR
             log.warning("the clock jumped %.1f hours ahead: nothing is deleted by age for a day", hours)
         if boot - self._ahead_since < _TRUSTED_AFTER_SECONDS:
             return expected
@@ -52,7 +52,7 @@ class Clock:
 
     def expired_before(self, days: int) -> int:
         """What is dated before this is more than so many days old, by `settled`; 1970 at the earliest."""
-        return max(0, self.settled() - days * _DAY_MICROSECONDS)
+        return max(0, self.settled() - days * DAY)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -11,6 +11,8 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
+from models.times import SECOND
+
 log = logging.getLogger("systemd")
 
 VARIABLES = frozenset(
@@ -47,7 +49,7 @@ class Systemd:
         self._address = f"\0{name[1:]}" if name.startswith("@") else name
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if name else None
         is_for_us = environ.get("WATCHDOG_PID", str(pid)) == str(pid)
-        timeout = int(environ.get("WATCHDOG_USEC", "0")) / 1e6 if is_for_us else 0.0
+        timeout = int(environ.get("WATCHDOG_USEC", "0")) / SECOND if is_for_us else 0.0
         self._every = min(_INTERVAL_SECONDS, timeout / 2) if timeout else _INTERVAL_SECONDS
         self._watching: asyncio.Task[None] | None = None
         self._is_failing = self._is_stopping = False
@@ -63,7 +65,7 @@ class Systemd:
     def stopping(self, seconds: float) -> None:
         """The server stops, and how long that may take."""
         self._is_stopping = True
-        self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
+        self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={round(seconds * SECOND)}")
 
     def watch(self, status: Callable[[], str]) -> None:
         """From now on sends WATCHDOG=1 and `status` every few seconds; a stalled loop sends nothing."""

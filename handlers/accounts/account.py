@@ -21,8 +21,8 @@ from models.accounts.accounts import Credential, Role, Scope, User
 from models.accounts.mail_settings import KINDS
 from models.errors import Invalid
 from models.json_format import rfc3339
+from models.times import DAY
 
-_DAY_MICROSECONDS = 86_400 * 1_000_000
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")  # printable ASCII without backslashes
 _LOGIN = re.compile(r"(?:/(?:supervision|charts|tracker))?/log(?:in(?:/oidc(?:/callback)?)?|out)(?:[?#]|$)")
 """The login itself, to which every page has a link, and the form that ends a session."""
@@ -130,7 +130,7 @@ class ProfileTokens(ProfileForm):
     async def post(self) -> None:
         user, name, now = _user(self), self.form_value("name"), self.clock.now()
         scope, days = _scope(self.form_value("scope")), _days(self.form_value("expiresDays"))
-        expires = None if days is None else now + days * _DAY_MICROSECONDS
+        expires = None if days is None else now + days * DAY
         make = self.services.accounts.in_store
         raw = await make(lambda: accounts.create_token(user.id, name, scope, expires, now))
         await show_profile(self, raw)

@@ -16,6 +16,7 @@ from models.charts.refs import ChartRef, check_version, repository_name
 from models.charts.responses import ChartItem, Download, HubItem, Lint, Repository, RepositoryDetails
 from models.inputs import body, file, form, path, query
 from models.json_format import http_message, rfc3339
+from models.times import SECOND
 from supervisor.charts import repositories, sources
 from supervisor.charts.helm import rendering
 from supervisor.charts.service import Work
@@ -69,7 +70,7 @@ async def push(work: Work, request: PushRequest) -> None:
     chart = await work.charts.sources.checked(request.chart)
     chart.check_dependencies()
     work.begin()
-    created = rfc3339(work.charts.clock.now() // 1_000_000 * 1_000_000).replace(".000000Z", "Z")
+    created = rfc3339(work.charts.clock.now() // SECOND * SECOND).replace(".000000Z", "Z")
     await work.charts.registries.push(refs.remote(request.remote, chart.name, chart.version), chart, created)
 
 

@@ -22,6 +22,7 @@ from models.supervision.events import Entry
 from models.supervision.metrics import Point
 from models.supervision.notices import Notice
 from models.supervision.process import Status
+from models.times import SECOND
 from supervisor import host
 from supervisor.processes.fleet import Reload
 from supervisor.processes.group_calls import Outcome
@@ -142,7 +143,7 @@ class MetricPoint:
 
 def metric_point(point: Point) -> MetricPoint:
     return MetricPoint(
-        at=Instant(point.at * 1_000_000),
+        at=Instant(point.at * SECOND),
         cpu_avg=round(point.cpu_avg, 2),
         cpu_max=round(point.cpu_max, 2),
         memory_avg=round(point.memory_avg),
@@ -297,7 +298,7 @@ class Readiness:
 
 def length(micros: int) -> str:
     """Returns `PT49H3M2.5S` for microseconds, `PT0S` for none."""
-    seconds, fraction = divmod(micros, 1_000_000)
+    seconds, fraction = divmod(micros, SECOND)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     rest = f"{seconds}.{fraction:06}".rstrip("0") if fraction else f"{seconds}"
@@ -307,7 +308,7 @@ def length(micros: int) -> str:
 
 def duration_text(micros: int) -> str:
     """Returns microseconds as text: `2d 5h 30m`, below a minute `12s`; `0s` if the clock was set back meanwhile."""
-    minutes, seconds = divmod(max(0, micros) // 1_000_000, 60)
+    minutes, seconds = divmod(max(0, micros) // SECOND, 60)
     if not minutes:
         return f"{seconds}s"
     days, hours = divmod(minutes // 60, 24)

@@ -37,6 +37,7 @@ from models.supervision import selectors
 from models.supervision.events import Entry, Filter
 from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
 from models.supervision.runs import Outcome, Run
+from models.times import SECOND
 from supervisor import host
 from supervisor.processes import group_calls
 from supervisor.processes.logs.files import tail
@@ -48,7 +49,6 @@ _MAX_LANES = 12
 _HISTORY_SORTS = ("eventTime", "processName", "newStatus", "oldStatus", "pid", "exitCode")
 _VERBS = ("start", "stop", "restart")
 _TIMELINE_WIDTH = 900
-_MICROS_PER_SECOND = 1_000_000
 _MTIME_SLACK_SECONDS = 0.1
 """File times lag behind the clock by up to a tick of the kernel."""
 
@@ -155,7 +155,7 @@ class ProcessPage(ControlPage):
 
     async def _metrics(self, name: str, events: EventPage[Entry]) -> dict[str, object]:
         """The plots of CPU and memory."""
-        query, now = self.query(), self.clock.now() // _MICROS_PER_SECOND
+        query, now = self.query(), self.clock.now() // SECOND
         requested = query.get("range") or "1h"
         is_known = requested in process_metrics.RANGES
         settings, length = self.config.supervisor.metrics, process_metrics.RANGES.get(requested, 3600)
@@ -276,7 +276,7 @@ def ranges_beyond(events: EventPage[Entry], now: int) -> set[str]:
     """The ranges that show no more than a shorter one: the process had its first event later. `now` is in seconds."""
     if not events.content or events.total > len(events.content):
         return set()
-    age = now - events.content[-1].at // _MICROS_PER_SECOND
+    age = now - events.content[-1].at // SECOND
     return {name for before, name in pairwise(process_metrics.RANGES) if process_metrics.RANGES[before] >= age}
 
 
@@ -294,7 +294,7 @@ def _preferred_log(process: Process) -> str:
         return ""
     with contextlib.suppress(OSError):
         written = Path(path).stat()
-        if written.st_size and (start is None or written.st_mtime + _MTIME_SLACK_SECONDS >= start / 1_000_000):
+        if written.st_size and (start is None or written.st_mtime + _MTIME_SLACK_SECONDS >= start / SECOND):
             return "stderr"
     return ""
 

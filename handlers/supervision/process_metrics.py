@@ -18,10 +18,10 @@ from models.errors import Invalid
 from models.inputs import NAME, instant, path, query, whole
 from models.json_format import Instant, http_message, rfc3339
 from models.supervision.metrics import MAX_POINTS, Point, Series, merged, peak, step_for
+from models.times import SECOND
 from supervisor import host
 
 RANGES = {"10m": 600, "1h": 3600, "6h": 6 * 3600, "24h": 24 * 3600}
-_MICROS_PER_SECOND = 1_000_000
 _SPARK_POINTS, _SPARK_WIDTH, _SPARK_HEIGHT = 30, 90, 20
 _SPARK_SECONDS = 3600
 _PLOT_POINTS, _PLOT_WIDTH, _PLOT_HEIGHT = 360, 720, 100
@@ -82,8 +82,8 @@ class MetricsOfProcess(MetricsWindow):
 
 def window(request: MetricsWindow, now: int, length: int = 3600, points: int = _PLOT_POINTS) -> Window:
     """The window that a request chooses, `length` seconds by default. Raises `Invalid`."""
-    end = now if request.end is None else request.end // _MICROS_PER_SECOND
-    start = max(end - length, _FIRST_SECOND) if request.start is None else request.start // _MICROS_PER_SECOND
+    end = now if request.end is None else request.end // SECOND
+    start = max(end - length, _FIRST_SECOND) if request.start is None else request.start // SECOND
     if end - start < _MIN_SPAN_SECONDS:
         raise Invalid("from must be at least a minute before to")
     if request.step is not None:
@@ -121,7 +121,7 @@ def plots(points: Sequence[Point], starts: Sequence[int], shown: Window) -> list
     if len(points) < 2:
         return []
     cpu, memory = peak(points)
-    marks = [_x(at // _MICROS_PER_SECOND, shown) for at in starts]
+    marks = [_x(at // SECOND, shown) for at in starts]
     return [
         _plot("cpu", "CPU", [_Values(one.at, *one.values[:2], one.group_cpu_avg) for one in points], cpu, shown, marks),
         _plot(
@@ -151,7 +151,7 @@ def rows(points: Sequence[Point], shown: Window) -> list[tuple[int, Sequence[str
         texts = [text_of("cpu", one.cpu_avg), text_of("memory", one.memory_avg)]
         if has_own_group:
             texts += [text_of("cpu", one.group_cpu_avg), text_of("memory", one.group_memory_avg)]
-        table.append((one.at * _MICROS_PER_SECOND, texts))
+        table.append((one.at * SECOND, texts))
     return table
 
 
@@ -178,7 +178,7 @@ def moves(shown: Window, now: int, keep: int) -> list[tuple[str, str]]:
 
 
 def _text(seconds: int) -> str:
-    return rfc3339(max(seconds, _FIRST_SECOND) * _MICROS_PER_SECOND).replace(".000000", "")
+    return rfc3339(max(seconds, _FIRST_SECOND) * SECOND).replace(".000000", "")
 
 
 def _x(at: int, shown: Window) -> float:
@@ -231,7 +231,7 @@ async def process_metrics(handler: Base, request: MetricsOfProcess) -> ProcessMe
     supervision = handler.supervision
     await supervision.event_writer.stored_soon(request.name)
     process = supervision.fleet.get(request.name)
-    shown = window(request, handler.clock.now() // _MICROS_PER_SECOND)
+    shown = window(request, handler.clock.now() // SECOND)
     points, starts = await supervision.metrics.window(process.name, shown.start, shown.end, shown.step)
     return ProcessMetrics(
         process.name,

@@ -16,6 +16,7 @@ from handlers.web import layout
 from handlers.web.table import TableQuery, page_of
 from models.json_format import rfc3339
 from models.supervision.process import STATUSES, TROUBLE, Status
+from models.times import SECOND
 from supervisor import host
 from supervisor.processes.process.health import HealthReport, Prober
 from supervisor.processes.process.process import Process
@@ -77,7 +78,7 @@ class ProcessRows:
         return parts[1] + _USAGE_CELLS.format(uptime_text(process), spark, cpu, memory).encode() + parts[2]
 
     def _sparkline(self, process: Process, page: Page) -> str:
-        now, series = page.clock.now() // 1_000_000, page.supervision.metrics.of(process.name)
+        now, series = page.clock.now() // SECOND, page.supervision.metrics.of(process.name)
         key = now // 60, series.minute_count
         cached = self._sparklines.get(process)
         if cached is None or cached[0] != key:

@@ -25,6 +25,7 @@ from models.errors import Invalid
 from models.inputs import FLAG, ID, ID_TEXT, Kind, free_text, path, query
 from models.json_format import http_message
 from models.paging import cut, decode_cursor, page_after
+from models.times import MINUTE
 from models.tracker import queries, visibility
 from models.tracker.coverage import file_coverage, patch
 from models.tracker.coverage.patch import PatchFileInfo
@@ -92,7 +93,7 @@ async def run_verdict(handler: Base, request: VerdictRequest) -> object:
         if caller.scope == "INGEST":
             store.check_post(user, visibility.run(user, id)[1].name)
         state = state_of_run(user, id)
-        return (*state, now // attempts.MINUTE) if of_commit else state
+        return (*state, now // MINUTE) if of_commit else state
 
     def judged() -> RunVerdict:
         run, project = visibility.run(user, id)

@@ -26,12 +26,12 @@ from models.charts.releases import Brief
 from models.paging import Paging
 from models.supervision.events import Entry
 from models.supervision.process import TROUBLE
+from models.times import SECOND
 from models.tracker.gate.project_status import Health, ProjectStatus
 from supervisor import host
 from supervisor.charts.service import Charts
 
 _MAX_CHANGES = 8
-_MICROS_PER_SECOND = 1_000_000
 _SHORT_SECONDS = 600
 _PROBLEMS = (Health.FAILING, Health.AT_RISK)
 _MAX_TROUBLED = 8
@@ -109,7 +109,7 @@ class Overview(Page):
 
 def _host_plots(page: Page) -> list[process_metrics.Plot]:
     """CPU and memory of the host over the last hour, or over ten minutes while there is less."""
-    now, series = page.clock.now() // _MICROS_PER_SECOND, page.supervision.metrics.host
+    now, series = page.clock.now() // SECOND, page.supervision.metrics.host
     hour = process_metrics.window(MetricsWindow(), now)
     has_older = series.points(hour.start, now - _SHORT_SECONDS, hour.step)
     shown = hour if has_older else process_metrics.window(MetricsWindow(), now, 600)

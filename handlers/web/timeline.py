@@ -17,6 +17,7 @@ from models.errors import Invalid
 from models.json_format import read_rfc3339
 from models.paging import Paging
 from models.supervision.events import Filter
+from models.times import SECOND
 from models.tracker import search
 
 RANGES = {"10m": 600, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
@@ -25,7 +26,6 @@ _MAX_ROWS = 200
 """Entries of each kind, the newest."""
 _WIDTH = 900
 _KINDS = {"process": "Processes", "release": "Releases", "project": "Runs"}
-_MICROS_PER_SECOND = 1_000_000
 
 
 @frozen
@@ -59,7 +59,7 @@ class Timeline(Page):
         except Invalid:
             ignored.append(f"until {until}")
             until = ""
-        start = max(0, end - RANGES[shown] * _MICROS_PER_SECOND)
+        start = max(0, end - RANGES[shown] * SECOND)
         names = {kind: query.get(kind, "").strip() for kind in _KINDS}
         wanted = [kind for kind in _KINDS if names[kind]] or list(_KINDS)
         entries = await self._entries(start, end, names, wanted)

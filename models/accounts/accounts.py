@@ -16,6 +16,7 @@ from attrs import field, frozen
 
 from models.accounts.tables import database as reports
 from models.errors import Conflict, Invalid, NotFound
+from models.times import DAY
 
 Role = Literal["ADMIN", "USER"]
 Scope = Literal["FULL", "INGEST"]
@@ -26,7 +27,7 @@ MAX_NAME_LENGTH, MAX_TEXT_LENGTH, MIN_PASSWORD_LENGTH, MAX_PASSWORD_LENGTH = 64,
 MAX_SESSIONS_OF_ACCOUNT = MAX_TOKENS_OF_ACCOUNT = 100
 """A session more ends the oldest; a token more is refused."""
 
-EXPIRING = 7 * 86_400 * 1_000_000
+EXPIRING = 7 * DAY
 """So long before its end a token is reported."""
 _MAX_EXPIRING = 1_000
 

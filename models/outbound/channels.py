@@ -14,6 +14,7 @@ from models.config import settings as config
 from models.errors import Conflict, NotFound
 from models.outbound.rules import CONFIG, SERVER
 from models.outbound.tables import OUTBOX_CHANNEL, RULES_CHANNEL, store
+from models.times import SECOND
 from models.tracker.project_secrets import ProjectSecrets
 
 MAX_CHANNELS = 50
@@ -22,7 +23,6 @@ SECRETS = ("url", "secret", "token")
 OLD_SECRET_SECONDS = 86_400
 """How long both secrets of a webhook sign after a rotation."""
 _OLD = "oldSecret"
-_SECOND = 1_000_000
 
 _COLUMNS = "id, project_id, name, settings, enabled, reason, updated_at"
 _LIST = f"SELECT {_COLUMNS} FROM channel ORDER BY project_id, name"  # noqa: S608 (our own column names)
@@ -185,7 +185,7 @@ def credentials(channel: Channel, vault: ProjectSecrets, now: int) -> Credential
         return Credentials(**values)
     found = {name: vault.get(channel.project_id, _place(channel.id, name)) for name in SECRETS}
     rotated = channel.settings.set_at.get(_OLD)
-    if rotated is not None and now < rotated + OLD_SECRET_SECONDS * _SECOND:
+    if rotated is not None and now < rotated + OLD_SECRET_SECONDS * SECOND:
         found["old_secret"] = vault.get(channel.project_id, _place(channel.id, _OLD))
     return Credentials(**found)
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from models.outbound.tables import store
+from models.times import SECOND
 
 WINDOW_SECONDS = 900
 _STALE_SECONDS = 3600
 """What no rule reported for so long is not reported later."""
-_SECOND = 1_000_000
 
 _RECORD = """
     INSERT INTO dropped (target, project_id, count, last_at, reported_at) VALUES (?, ?, 1, ?, NULL)
@@ -41,8 +41,8 @@ def record(target: str, project_id: int | None, now: int) -> None:
 
 def take(now: int) -> Sequence[Dropped]:
     """What is to be reported now, which then counts as reported, in the caller's transaction."""
-    before = now - WINDOW_SECONDS * _SECOND
-    store.execute_sql(_FORGET, (now - _STALE_SECONDS * _SECOND, before))
+    before = now - WINDOW_SECONDS * SECOND
+    store.execute_sql(_FORGET, (now - _STALE_SECONDS * SECOND, before))
     rows = store.execute_sql(_LIST, {"before": before}).fetchall()
     if rows:
         store.execute_sql(_REPORTED, {"now": now, "before": before})
@@ -52,4 +52,4 @@ def take(now: int) -> Sequence[Dropped]:
 def next_at() -> int | None:
     """When the next report is due; None if nothing was dropped."""
     at = store.execute_sql(_NEXT).fetchone()[0]
-    return None if at is None else int(at) + WINDOW_SECONDS * _SECOND
+    return None if at is None else int(at) + WINDOW_SECONDS * SECOND

@@ -11,10 +11,10 @@ from models.outbound.dropped import Dropped
 from models.outbound.events import Event
 from models.outbound.rules import Rule
 from models.outbound.tables import store
+from models.times import DAY
 
 _GET = "SELECT position FROM follow WHERE name = ?"
 _SET = "INSERT INTO follow (name, position) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET position = excluded.position"
-_DAY = 86_400 * 1_000_000
 _FORGOTTEN_AFTER_DAYS = 30
 AWAITED_AT_ONCE = 500
 
@@ -109,5 +109,5 @@ def flush(rules: Sequence[Rule], channels: Sequence[Channel], now: int, limits: 
         due = states.due_messages({rule.id: rule for rule in rules}, now)
         found = states.messages(due, by_name(channels))
         outbox.add(found, now, limits)
-        states.forget(now - _FORGOTTEN_AFTER_DAYS * _DAY)
+        states.forget(now - _FORGOTTEN_AFTER_DAYS * DAY)
         return len(found), states.next_at()

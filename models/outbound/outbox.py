@@ -18,6 +18,7 @@ from models.config import settings
 from models.errors import Conflict, NotFound
 from models.outbound import dropped, queries
 from models.outbound.tables import OUTBOX_CHANNEL, store
+from models.times import DAY, SECOND
 
 State = Literal["PENDING", "DONE", "DEAD", "SUPERSEDED"]
 STATES: tuple[State, ...] = ("PENDING", "DONE", "DEAD", "SUPERSEDED")
@@ -32,8 +33,6 @@ FORGE_KINDS = (FORGE_STATUS, FORGE_COMMENT, FORGE_CHECK)
 MAX_ERROR_CHARACTERS = 500
 MAX_TARGETS_AT_ONCE = 4
 LEASE_SECONDS = 60
-_SECOND = 1_000_000
-_DAY = 86_400 * _SECOND
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 5, 3600
 _JITTER = 0.2
 _TARGET_PAUSE_SECONDS = 60
@@ -118,7 +117,7 @@ def add(messages: Sequence[Message], now: int, limits: settings.Outbox) -> list[
             "message_id": f"msg_{secrets.token_hex(16)}",
             "payload": payload,
             "next_at": now,
-            "expires_at": now + int(limits.max_age * _SECOND),
+            "expires_at": now + int(limits.max_age * SECOND),
             "now": now,
         }
         ids.append(int(store.execute_sql(queries.ADD, values).fetchone()[0]))
@@ -160,7 +159,7 @@ def claim(now: int, owner: str, most: int, busy: Collection[str] = ()) -> list[D
         claimed = []
         for (target,) in targets:
             row = store.execute_sql(queries.OLDEST_DUE, {"target": target, "now": now}).fetchone()
-            until = now + LEASE_SECONDS * _SECOND
+            until = now + LEASE_SECONDS * SECOND
             store.execute_sql(queries.LEASE, {"id": row[0], "until": until, "owner": owner})
             claimed.append(_delivery(row))
     return claimed
@@ -183,7 +182,7 @@ def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State 
     """
     state: State = "DONE" if outcome.is_delivered else "PENDING"
     wait = max(retry_seconds(delivery.attempts + 1), outcome.retry_after or 0)
-    next_at = now + int(wait * _SECOND)
+    next_at = now + int(wait * SECOND)
     if not outcome.is_delivered and (outcome.is_final or next_at >= delivery.expires_at):
         state = "DEAD"
     values = {"id": delivery.id, "owner": owner, "now": now, "state": state, "next_at": next_at}
@@ -195,7 +194,7 @@ def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State 
             return None
         if not outcome.is_delivered and not outcome.is_final and outcome.holds_target:
             pause = outcome.retry_after or min(wait, _TARGET_PAUSE_SECONDS)
-            postponed = {"target": delivery.target, "next_at": now + int(pause * _SECOND)}
+            postponed = {"target": delivery.target, "next_at": now + int(pause * SECOND)}
             store.execute_sql(queries.POSTPONE, postponed)
         store.notify(OUTBOX_CHANNEL)
     stored: State = row[0]
@@ -226,7 +225,7 @@ def prune(now: int, limits: settings.Outbox) -> list[Delivery]:
     error = "not delivered within server.outbox.max-age"
     with store.atomic():
         rows = store.execute_sql(queries.EXPIRE, {"now": now, "error": error}).fetchall()
-        store.execute_sql(queries.PRUNE, {"before": now - limits.retain_days * _DAY})
+        store.execute_sql(queries.PRUNE, {"before": now - limits.retain_days * DAY})
         if rows:
             store.notify(OUTBOX_CHANNEL)
     return [get(id) for (id,) in rows]
@@ -243,7 +242,7 @@ def get(id: int) -> Delivery:
 def retry(id: int, now: int, limits: settings.Outbox) -> None:
     """Makes a dead message due, with the same message id. Raises `NotFound`, `Conflict`."""
     with store.atomic():
-        values = {"id": id, "now": now, "expires_at": now + int(limits.max_age * _SECOND)}
+        values = {"id": id, "now": now, "expires_at": now + int(limits.max_age * SECOND)}
         if not store.execute_sql(queries.RETRY, values).rowcount:
             raise Conflict(f"the message {id} is {get(id).state}: only a DEAD one can be retried")
         store.notify(OUTBOX_CHANNEL)

@@ -21,13 +21,12 @@ from models.outbound.events import Event
 from models.outbound.outbox import Message
 from models.outbound.rules import SERVER, Rule
 from models.outbound.tables import RULES_CHANNEL, store
+from models.times import HOUR, SECOND
 
 MAX_LINES = 50
 MAX_TITLE_CHARACTERS = 300
 MAX_SUBJECTS = 10_000
 """Subjects of one rule that are remembered; a new one beyond them replaces the one that was quiet for longest."""
-_SECOND = 1_000_000
-_HOUR = 3600 * _SECOND
 
 _NAMES = "rule, subject, is_bad, reported, count, last_at, sent_at, due_at, good_at, last, good"
 _GET = f"SELECT {_NAMES} FROM notify_state WHERE rule = ? AND subject = ?"  # noqa: S608 (our own column names)
@@ -101,7 +100,7 @@ def _apply(rule: Rule, event: Event, now: int) -> None:
     if event.trend == "bad":
         _on_bad(state, rule, event, now)
     elif event.trend == "good" and state.is_bad:
-        state.good_at = state.good_at or now + int(rule.settings.resolve_after * _SECOND)
+        state.good_at = state.good_at or now + int(rule.settings.resolve_after * SECOND)
         state.good = _line_of(event)
     elif is_info or _is_reported_alone(rule, event):
         state.count, state.last_at, state.last, state.good = state.count + 1, now, _line_of(event), ""
@@ -127,7 +126,7 @@ def _on_bad(state: State, rule: Rule, event: Event, now: int) -> None:
     is_worse = event.type == "process.gave-up" and _type_of(state.last) != event.type
     state.last = _line_of(event)
     if is_worse or (is_new and not is_flapping):
-        soon = now + int(rule.settings.group_wait * _SECOND)
+        soon = now + int(rule.settings.group_wait * SECOND)
         state.due_at = min(soon, state.due_at or soon)
     elif state.due_at is None and _is_repeated_soon(state, rule, now):
         state.due_at = _due(state, rule, now)
@@ -137,12 +136,12 @@ def _is_repeated_soon(state: State, rule: Rule, now: int) -> bool:
     """Whether a subject that stays bad is reported again: once within `quiet`; each time without `only-on-change`."""
     if not state.reported or not rule.settings.only_on_change:
         return True
-    return state.reported == 1 and now < (state.sent_at or 0) + int(rule.settings.quiet * _SECOND)
+    return state.reported == 1 and now < (state.sent_at or 0) + int(rule.settings.quiet * SECOND)
 
 
 def _due(state: State, rule: Rule, now: int) -> int:
-    quiet_end = 0 if state.sent_at is None else state.sent_at + int(rule.settings.quiet * _SECOND)
-    return max(now + int(rule.settings.group_wait * _SECOND), quiet_end)
+    quiet_end = 0 if state.sent_at is None else state.sent_at + int(rule.settings.quiet * SECOND)
+    return max(now + int(rule.settings.group_wait * SECOND), quiet_end)
 
 
 def _line_of(event: Event) -> str:
@@ -170,7 +169,7 @@ def due_messages(rules: Mapping[str, Rule], now: int) -> list[tuple[Rule, Mappin
     found = []
     for (id,) in store.execute_sql(_DUE_RULES, (now,)).fetchall():
         rule = account_mails.find(rules, id)
-        until = now + (int(rule.settings.group_wait * _SECOND) if rule else 0)
+        until = now + (int(rule.settings.group_wait * SECOND) if rule else 0)
         states = [State(*row) for row in store.execute_sql(_DUE, (id, until)).fetchall()]
         if rule is not None:
             sent = _sent_in_hour(id, now)
@@ -178,7 +177,7 @@ def due_messages(rules: Mapping[str, Rule], now: int) -> list[tuple[Rule, Mappin
                 found += _postpone(rule, states, sent, now)
                 continue
             found.append((rule, _payload(rule, _report(states), now)))
-            store.execute_sql(_SET_HOUR, (id, now // _HOUR, sent + 1))
+            store.execute_sql(_SET_HOUR, (id, now // HOUR, sent + 1))
         for state in states:
             state.sent_at, state.due_at, state.count = now, None, 0
             state.reported = state.reported + 1 if state.is_bad else 0
@@ -189,18 +188,18 @@ def due_messages(rules: Mapping[str, Rule], now: int) -> list[tuple[Rule, Mappin
 
 def _sent_in_hour(rule: str, now: int) -> int:
     row = store.execute_sql(_HOUR_OF, (rule,)).fetchone()
-    return int(row[1]) if row and row[0] == now // _HOUR else 0
+    return int(row[1]) if row and row[0] == now // HOUR else 0
 
 
 def _postpone(rule: Rule, states: Sequence[State], sent: int, now: int) -> list[tuple[Rule, Mapping[str, Any]]]:
     """Makes due in the next hour what is beyond `max-per-hour`; returns the message about it, once in an hour."""
-    next_hour, limit = (now // _HOUR + 1) * _HOUR, rule.settings.max_per_hour
+    next_hour, limit = (now // HOUR + 1) * HOUR, rule.settings.max_per_hour
     for state in states:
         state.due_at = next_hour
         state.keep()
     if sent > limit:
         return []
-    store.execute_sql(_SET_HOUR, (rule.id, now // _HOUR, sent + 1))
+    store.execute_sql(_SET_HOUR, (rule.id, now // HOUR, sent + 1))
     until = rfc3339(next_hour)[11:16]
     notice = _Report([], notice=f"{limit} messages were sent within this hour: no more until {until} UTC")
     return [(rule, _payload(rule, notice, now))]
@@ -210,7 +209,7 @@ def _on_recovered(state: State, rules: Mapping[str, Rule], now: int) -> None:
     rule = account_mails.find(rules, state.rule)
     state.is_bad, state.good_at = 0, None
     if rule is not None and rule.settings.resolve and state.reported:
-        state.due_at = now + int(rule.settings.group_wait * _SECOND)
+        state.due_at = now + int(rule.settings.group_wait * SECOND)
     elif state.due_at is None:
         state.count = 0
     state.keep()

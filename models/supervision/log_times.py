@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from models.supervision.log_marks import LogMark
+from models.times import SECOND
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6})\d*)? ?(Z|[+-]\d\d:?\d\d)?")
 _MAX_STAMP_START = 64
@@ -41,6 +42,6 @@ def _time_of(line: bytes) -> int | None:
     day, clock, fraction, zone = (part.decode() if part else "" for part in found.groups())
     try:
         moment = datetime.fromisoformat(f"{day}T{clock}.{fraction or '0':0<6}{zone}")
-        return round(moment.timestamp() * 1_000_000)
+        return round(moment.timestamp() * SECOND)
     except (ValueError, OverflowError, OSError):
         return None

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-SECOND = 1_000_000
+from models.times import SECOND
+
 MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 10.0, 366 * 86_400.0
 MAX_JITTER_SECONDS = 86_400.0
 LATE_SECONDS = 60

@@ -11,9 +11,9 @@ from attrs import frozen
 
 from models.config.settings import ReportLimits
 from models.errors import Denied
+from models.times import HOUR
 from models.tracker.tables import reports
 
-_HOUR = 3600 * 1_000_000
 _OPEN = "NOT EXISTS (SELECT 1 FROM membership m WHERE m.project_id = p.id)"
 _COUNT = f"SELECT count(*) FROM (SELECT p.id FROM project p WHERE {_OPEN} LIMIT ?) AS found"  # noqa: S608 (constants)
 _RECENT = "SELECT count(*) FROM project WHERE created_from = ? AND created_at > ?"
@@ -53,7 +53,7 @@ def check_creation(name: str, creator: Creator) -> None:
     The message is that of a project that exists and is private too, so that names cannot be guessed.
     """
     limits = creator.limits
-    if 0 < limits.open_projects_per_hour <= _number(_RECENT, creator.address, creator.now - _HOUR):
+    if 0 < limits.open_projects_per_hour <= _number(_RECENT, creator.address, creator.now - HOUR):
         limit = f"{limits.open_projects_per_hour} projects an hour (tracker.limits.open-projects-per-hour)"
     elif _number(_COUNT, limits.open_projects) >= limits.open_projects:
         limit = f"{limits.open_projects} projects (tracker.limits.open-projects)"

@@ -22,6 +22,7 @@ from models.accounts.tables import database as reports
 from models.config.settings import TrackerSecurity
 from models.errors import DiskFull, Invalid, Problem, Throttled, Unavailable
 from models.storage.sqlite import is_disk_full
+from models.times import MINUTE, SECOND
 from supervisor.accounts import passwords
 from supervisor.accounts.memory_sessions import MemorySessions
 from supervisor.clock import Clock
@@ -32,8 +33,7 @@ Result = TypeVar("Result")
 
 PASSWORD_FILE = "admin-password"  # noqa: S105 (the name of a file)
 
-_SECOND_MICROSECONDS = 1_000_000
-_TOKEN_USE_INTERVAL_MICROSECONDS = 60 * _SECOND_MICROSECONDS
+_TOKEN_USE_INTERVAL = MINUTE
 _STORE_SECONDS = 20.0
 _STORE_THREADS = 4
 MAX_KEYS = 20_000
@@ -205,9 +205,7 @@ class Accounts:
         if credential is None or credential.kind != "token":
             return credential
         now, last = self._clock.now(), credential.used_at
-        if credential.id in self._token_uses or (
-            last is not None and 0 <= now - last < _TOKEN_USE_INTERVAL_MICROSECONDS
-        ):
+        if credential.id in self._token_uses or (last is not None and 0 <= now - last < _TOKEN_USE_INTERVAL):
             return credential
         self._token_uses[credential.id] = now
         if self._writing is None:
@@ -269,7 +267,7 @@ class Accounts:
 
         On a full disk the session is kept in memory. Raises `Unavailable`, `TimedOut`.
         """
-        lifetime = int(seconds * _SECOND_MICROSECONDS)
+        lifetime = int(seconds * SECOND)
         try:
             session = await self.in_store(lambda: accounts.log_in(known, lifetime, self._clock.now(), new_hash))
         except DiskFull:

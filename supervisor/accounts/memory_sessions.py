@@ -9,8 +9,9 @@ from attrs import frozen
 from models.accounts import accounts
 from models.accounts.accounts import Credential, Password, SessionInfo, User
 from models.errors import NotFound
+from models.times import HOUR
 
-LIFETIME_MICROSECONDS = 3_600_000_000
+LIFETIME = HOUR
 _MAX_SESSIONS = 100
 _MAX_SESSIONS_OF_ACCOUNT = 5
 
@@ -42,7 +43,7 @@ class MemorySessions:
         """
         raw = secrets.token_urlsafe(32)
         self._made += 1
-        session = _Session(-self._made, known.user, known.hash, now, now + min(lifetime, LIFETIME_MICROSECONDS))
+        session = _Session(-self._made, known.user, known.hash, now, now + min(lifetime, LIFETIME))
         self._by_digest[accounts.digest(raw)] = session
         of_account = [one.id for one in self._by_digest.values() if one.user.id == known.user.id]
         for id in of_account[:-_MAX_SESSIONS_OF_ACCOUNT]:

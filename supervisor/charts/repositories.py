@@ -24,6 +24,7 @@ from models.charts.responses import RepositoryDetails
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem, Unavailable, Upstream
 from models.json_format import rfc3339
 from models.storage.staged_file import BadStaging
+from models.times import MINUTE
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.workers import Workers
 from supervisor.clock import Clock
@@ -40,7 +41,7 @@ STORE_TIMEOUT_SECONDS = 300.0
 _MAX_CONCURRENT_UPDATES = 4
 _MAX_INDEX_SECONDS = 300
 _MAX_INLINE_BYTES = 2 * 1024**2
-_UNNAMED_FRESH_MICROSECONDS = 60 * 1_000_000
+_UNNAMED_FRESH = MINUTE
 """How long the index of a repository that is not configured is used without a new fetch."""
 
 
@@ -224,7 +225,7 @@ class Repositories:
                 return source
         async with self._lock(url):
             stored_ = repositories.unnamed(url)
-            if stored_ is None or not 0 <= self._clock.now() - stored_.fetched_at <= _UNNAMED_FRESH_MICROSECONDS:
+            if stored_ is None or not 0 <= self._clock.now() - stored_.fetched_at <= _UNNAMED_FRESH:
                 await self._refresh(stored_ or Source(None, url), folder)
                 await self.stored(repositories.forget_unnamed)
                 stored_ = repositories.unnamed(url)

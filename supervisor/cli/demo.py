@@ -21,6 +21,7 @@ from models.accounts import accounts, permissions
 from models.accounts.permissions import ProjectRole
 from models.config.settings import Config
 from models.errors import Conflict
+from models.times import HOUR
 from models.tracker import settings
 from models.tracker.failures import flaky
 from models.tracker.failures.flaky import Triage
@@ -36,7 +37,6 @@ from supervisor.tracker.store import store_location
 
 PASSWORD_FILE = "demo-password"  # noqa: S105 (the name of a file)
 
-_HOUR_MICROSECONDS = 3_600_000_000
 _USERS: Sequence[tuple[str, str, ProjectRole]] = (
     ("olga", "Olga Owner", "OWNER"),
     ("willi", "Willi Writer", "WRITE"),
@@ -172,8 +172,8 @@ def _planned(plan: ProjectPlan, now: int) -> Iterator[PlannedRun]:
     chance = random.Random(plan.name)
     flaky_tests = chance.sample(range(plan.tests), plan.flaky_tests)
     broken = frozenset(chance.sample(range(plan.tests), 2))
-    gaps = [int(_HOUR_MICROSECONDS * chance.uniform(4, 15)) for _ in range(plan.runs)]
-    at, commit = now - sum(gaps) - int(_HOUR_MICROSECONDS * chance.uniform(0.2, 20)), ""
+    gaps = [int(HOUR * chance.uniform(4, 15)) for _ in range(plan.runs)]
+    at, commit = now - sum(gaps) - int(HOUR * chance.uniform(0.2, 20)), ""
     for number in range(plan.runs):
         remaining = plan.runs - number
         at += gaps[number]
@@ -186,7 +186,7 @@ def _planned(plan: ProjectPlan, now: int) -> Iterator[PlannedRun]:
             failing = frozenset({chance.randrange(plan.tests)})
         for place, flag in enumerate(plan.flags):
             yield PlannedRun(
-                at + place * _HOUR_MICROSECONDS // 20,
+                at + place * HOUR // 20,
                 plan,
                 number,
                 _upload(plan, number, flag, commit, is_request),

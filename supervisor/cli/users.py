@@ -16,6 +16,7 @@ from models.accounts.accounts import User
 from models.config import parsers
 from models.config.settings import Config
 from models.errors import CannotUse, Invalid, NotFound, Problem
+from models.times import SECOND
 from models.tracker.tables import reports
 from supervisor.accounts import passwords
 from supervisor.clock import Clock
@@ -24,7 +25,6 @@ from supervisor.tracker.store import open_store, store_location
 OnMissingStore: TypeAlias = Literal["create", "create silently", "refuse"]
 
 BUSY_SECONDS = 30.0
-_MICROSECONDS = 1_000_000
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +118,7 @@ def _passwd(arguments: argparse.Namespace) -> None:
 
 def _token(arguments: argparse.Namespace) -> None:
     now = Clock().now()
-    expires = None if arguments.expires is None else now + int(arguments.expires * _MICROSECONDS)
+    expires = None if arguments.expires is None else now + int(arguments.expires * SECOND)
     print(accounts.create_token(_existing_user(arguments.name).id, arguments.label, arguments.scope, expires, now))
 
 

@@ -22,6 +22,7 @@ from models.errors import Problem
 from models.outbound import outbox
 from models.outbound.outbox import Delivery, Outcome, State
 from models.outbound.tables import store
+from models.times import SECOND
 from supervisor.clock import Clock
 from supervisor.scheduling import BackgroundTasks
 
@@ -32,7 +33,6 @@ Send = Callable[[Delivery], Awaitable[Outcome]]
 
 _RETRY_SECONDS = 5.0
 _PRUNE_SECONDS = 60.0
-_MICROSECONDS = 1_000_000
 
 
 class Dispatcher:
@@ -110,7 +110,7 @@ class Dispatcher:
             self._tasks.start(self._deliver(delivery), f"delivery {delivery.id}")
         if next_at is None:
             return None
-        return max(0.01, (next_at - now) / _MICROSECONDS) if free > len(claimed) else _PRUNE_SECONDS
+        return max(0.01, (next_at - now) / SECOND) if free > len(claimed) else _PRUNE_SECONDS
 
     def _prune(self, now: int) -> int:
         with store.atomic():

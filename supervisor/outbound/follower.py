@@ -27,6 +27,7 @@ from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import events as process_events
 from models.supervision import notices
 from models.supervision.tables import database
+from models.times import SECOND
 from models.tracker.failures import quarantine
 from models.tracker.runs import attempts, run_events
 from models.tracker.tables import reports
@@ -42,7 +43,6 @@ _AWAITED_SECONDS = 10.0
 """How often runs that are not complete are looked at again."""
 _JUDGING_SECONDS = 2.0
 """How long runs are judged before processes are looked at again."""
-_MICROSECONDS = 1_000_000
 _TOKENS_SECONDS = 3600.0
 """How often tokens are looked at: one may be made, and the clock may be changed."""
 RUNS, STATUSES = "run", "mark"
@@ -138,7 +138,7 @@ class Follower:
 
     def _until(self, due: int | None) -> float | None:
         """The seconds until a time."""
-        return None if due is None else max(0.01, (due - self._clock.now()) / _MICROSECONDS)
+        return None if due is None else max(0.01, (due - self._clock.now()) / SECOND)
 
     def _flush(self) -> tuple[int, int | None]:
         notifier, now = self._notifier, self._clock.now()
@@ -168,7 +168,7 @@ class Follower:
         if not entries:
             return False
         now = self._clock.now()
-        oldest = now - int(self._config.server.outbox.max_age * _MICROSECONDS)
+        oldest = now - int(self._config.server.outbox.max_age * SECOND)
         found = [event for one in entries if one.at >= oldest and (event := read(one)) is not None]
         found = found if source is reports else [self._own(event) for event in found]
         following.apply(name, after, entries[-1].id, found, self._rules, now)
@@ -220,7 +220,7 @@ class Follower:
             ending, due = reports.run_with_timeout(lambda: accounts.expiring_tokens(now), MAX_QUERY_SECONDS)
             for token in ending:
                 following.note(events.of_token(token, now), self._rules, now)
-            latest = now + int(_TOKENS_SECONDS * _MICROSECONDS)
+            latest = now + int(_TOKENS_SECONDS * SECOND)
             self._tokens_at = latest if due is None else min(due, latest)
         return self._until(self._tokens_at)
 

@@ -21,6 +21,7 @@ from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import events, metrics
 from models.supervision.metrics import MEMORY_MINUTES, Minute, Point, Series
 from models.supervision.tables import database
+from models.times import SECOND
 from supervisor import host
 from supervisor.clock import Clock
 from supervisor.processes.history import off_loop
@@ -31,7 +32,6 @@ log = logging.getLogger("metrics")
 
 MAX_STARTS = 100
 _MINUTE_SECONDS = 60
-_MICROS_PER_SECOND = 1_000_000
 _OFF_SECONDS = 60.0
 """How often the settings are looked at while sampling is off."""
 _READ_SECONDS = 60.0
@@ -84,7 +84,7 @@ class MetricsHistory:
         return int(self._settings().keep) // _MINUTE_SECONDS
 
     def _now_minute(self) -> int:
-        return self._clock.now() // _MICROS_PER_SECOND // _MINUTE_SECONDS
+        return self._clock.now() // SECOND // _MINUTE_SECONDS
 
     def of(self, name: str) -> Series:
         """The latest hour of a process; empty before its first sample."""
@@ -104,7 +104,7 @@ class MetricsHistory:
             last = first - 1  # nothing is read: memory has it
 
         def read() -> tuple[list[Minute], list[int]]:
-            since, until = start * _MICROS_PER_SECOND, end * _MICROS_PER_SECOND
+            since, until = start * SECOND, end * SECOND
             older = metrics.of_process(name, first, last) if first <= last else []
             return older, events.starts(name, since, until, MAX_STARTS)
 
@@ -148,7 +148,7 @@ class MetricsHistory:
         return self._minute_that_ends() != self._sampled_minute
 
     def _minute_that_ends(self) -> int:
-        seconds = self._clock.now() // _MICROS_PER_SECOND
+        seconds = self._clock.now() // SECOND
         return (seconds + _BEFORE_MINUTE_END_SECONDS) // _MINUTE_SECONDS
 
     async def _pause(self, interval: float) -> None:
@@ -157,7 +157,7 @@ class MetricsHistory:
             await asyncio.sleep(interval)
             return
         self._was_read.clear()
-        passed = self._clock.now() / _MICROS_PER_SECOND + _BEFORE_MINUTE_END_SECONDS
+        passed = self._clock.now() / SECOND + _BEFORE_MINUTE_END_SECONDS
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MINUTE_SECONDS - passed % _MINUTE_SECONDS):
                 await self._was_read.wait()
@@ -168,7 +168,7 @@ class MetricsHistory:
         self._sampled_at, self._sampled_minute = self._clock.since_boot(), self._minute_that_ends()
         usage, unchanged = await self._meter.sample(processes, executor)
         worked, passed, memory = _read_host()
-        now = self._clock.now() / _MICROS_PER_SECOND
+        now = self._clock.now() / SECOND
         if self._host_times is not None and passed > self._host_times[1]:
             cpu = 100 * (worked - self._host_times[0]) / (passed - self._host_times[1])
             self._host.add(now, min(100.0, max(0.0, cpu)), memory)
@@ -217,7 +217,7 @@ class MetricsHistory:
         try:
             while batch := self._next_minutes(last):
                 until = max(minute for minutes in batch.values() for minute, _ in minutes)
-                kept = self._clock.settled() // _MICROS_PER_SECOND // _MINUTE_SECONDS - self._keep_minutes + 1
+                kept = self._clock.settled() // SECOND // _MINUTE_SECONDS - self._keep_minutes + 1
                 await asyncio.to_thread(self._write, batch, kept, self._now_minute())
                 self._stored_names |= batch.keys()
                 self._stored_until = until

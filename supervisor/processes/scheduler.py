@@ -16,7 +16,8 @@ from models.errors import Invalid, Problem
 from models.json_format import rfc3339
 from models.supervision import runs
 from models.supervision.runs import Cause, ScheduleState
-from models.supervision.schedule import SECOND, Due, Overlap, Schedule, usable, zone, zone_name
+from models.supervision.schedule import Due, Overlap, Schedule, usable, zone, zone_name
+from models.times import SECOND
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.process.attempts import StartCalledOff, next_request
 from supervisor.processes.process.context import SupervisionContext

@@ -12,6 +12,7 @@ import peewee
 
 from models.config.settings import Tracker
 from models.errors import Problem
+from models.times import SECOND
 from models.tracker import open_projects
 from models.tracker.failures import clusters, quarantine, quarantine_policy
 from models.tracker.files.attachments import hashes_of
@@ -83,7 +84,7 @@ class Retention:
             wait = min(wait, await self._quarantine_flaky())
             await self._report_changes()
             if due is not None:
-                wait = min(wait, max(_MIN_SETTLE_SECONDS, (due - self._clock.now()) / attempts.MICROSECONDS))
+                wait = min(wait, max(_MIN_SETTLE_SECONDS, (due - self._clock.now()) / SECOND))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._upload_stored.wait()

@@ -14,7 +14,7 @@ from models.accounts.accounts import Password, User
 from models.config.settings import TrackerSecurity
 from models.errors import DiskFull, NotFound
 from supervisor.accounts.logins import Accounts
-from supervisor.accounts.memory_sessions import LIFETIME_MICROSECONDS, MemorySessions
+from supervisor.accounts.memory_sessions import LIFETIME, MemorySessions
 from supervisor.clock import Clock
 
 
@@ -33,7 +33,7 @@ def other(number: int, role: accounts.Role = "USER") -> Password:
 
 def test_a_session_ends_after_its_lifetime_or_an_hour(known: Password) -> None:
     sessions = MemorySessions()
-    for lifetime, expected in ((60_000_000, 60_000_000), (2 * LIFETIME_MICROSECONDS, LIFETIME_MICROSECONDS)):
+    for lifetime, expected in ((60_000_000, 60_000_000), (2 * LIFETIME, LIFETIME)):
         raw = sessions.add(known, lifetime, 1000)
         assert sessions.find(raw, 1000 + expected - 1) is not None
         assert sessions.find(raw, 1000 + expected) is None
@@ -41,11 +41,11 @@ def test_a_session_ends_after_its_lifetime_or_an_hour(known: Password) -> None:
 
 def test_the_logins_of_other_accounts_end_no_session_of_an_admin(known: Password) -> None:
     sessions = MemorySessions()
-    raw = sessions.add(known, LIFETIME_MICROSECONDS, now())
+    raw = sessions.add(known, LIFETIME, now())
     for number in range(200):
-        sessions.add(other(number), LIFETIME_MICROSECONDS, now())
+        sessions.add(other(number), LIFETIME, now())
     assert sessions.find(raw, now()) is not None
-    added = [sessions.add(known, LIFETIME_MICROSECONDS, now()) for _ in range(5)]
+    added = [sessions.add(known, LIFETIME, now()) for _ in range(5)]
     assert [sessions.find(one, now()) is not None for one in (raw, *added)] == [False, *[True] * 5]
 
 
@@ -56,7 +56,7 @@ def test_sessions_are_listed_and_ended_by_their_account(known: Password, monkeyp
     async def work() -> None:
         logins = Accounts(TrackerSecurity(), Clock())
         monkeypatch.setattr(logins._passwords, "verify_login", lambda *_: asyncio.sleep(0, True))
-        stored = accounts.log_in(known, LIFETIME_MICROSECONDS, now())
+        stored = accounts.log_in(known, LIFETIME, now())
         monkeypatch.setattr(accounts, "log_in", full)
         raw = await logins.log_in("127.0.0.1", "ada", "x")
         assert stored is not None

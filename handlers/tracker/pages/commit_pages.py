@@ -9,10 +9,10 @@ from handlers.routing import Route
 from handlers.tracker.pages import commits as api
 from handlers.tracker.pages.commits import CommitInDetail
 from handlers.tracker.pages.tracker_pages import ReadPage
+from models.times import DAY
 from models.tracker import visibility
 
 _ROWS = 50
-_DAY = 86_400 * 1_000_000
 
 
 def covered_by(found: CommitInDetail) -> Sequence[str]:
@@ -23,7 +23,7 @@ def covered_by(found: CommitInDetail) -> Sequence[str]:
         if flag.flag in names:
             text = flag.flag
             if flag.carried_from is not None:
-                days = max(0, (found.created_at - flag.carried_from.created_at) // _DAY)
+                days = max(0, (found.created_at - flag.carried_from.created_at) // DAY)
                 sha = (flag.carried_from.commit or f"run {flag.carried_from.run_id}")[:7]
                 text += f" carried from {sha}, {days} day{'' if days == 1 else 's'}"
             texts.append(text)

@@ -23,6 +23,7 @@ from handlers.tracker.responses import (
 from models.inputs import ID_TEXT, Kind, free_text, path, query
 from models.json_format import Instant, http_message
 from models.paging import INT64, cut, decode_cursor, whole
+from models.times import MINUTE
 from models.tracker import visibility
 from models.tracker.coverage.file_coverage import percent
 from models.tracker.coverage.patch import PatchFileInfo
@@ -206,7 +207,7 @@ def late_of(handler: Base) -> int:
 
 def state_of(handler: Base, id: str) -> State:
     """What an answer about commits of a project depends on; the wait for required flags ends within a minute."""
-    return (*state_of_project(handler.caller.user, id), handler.clock.now() // attempts.MINUTE)
+    return (*state_of_project(handler.caller.user, id), handler.clock.now() // MINUTE)
 
 
 def place_of(cursor: str | None) -> Place:

@@ -31,6 +31,7 @@ from models.config.settings import QualityGate
 from models.errors import NotFound
 from models.inputs import free_text, query, read
 from models.json_format import http_message, rfc3339
+from models.times import DAY
 from models.tracker import queries, visibility
 from models.tracker.coverage import file_coverage as coverage
 from models.tracker.coverage import patch
@@ -56,7 +57,6 @@ _MAX_RESULTS = 100
 _MAX_FILES = 10
 _CHARACTER_WIDTH = 7.5
 _MAX_TITLE = 160
-_DAY = 86_400 * 1_000_000
 _UNITS = (("MB", 1_000_000), ("kB", 1000))
 _PROJECT_SORTS: dict[str, Callable[[ProjectStatus], Any]] = {
     "name": lambda status: status.project.name.lower(),
@@ -332,7 +332,7 @@ class TestPage(ReadPage):
             "flags": queries.flags(project.id),
             "note": queries.note_of(project.id, test_id),
             "classified": changes,
-            "ends_on": "" if end is None else rfc3339(end + _DAY - 1)[:10],  # not before the end
+            "ends_on": "" if end is None else rfc3339(end + DAY - 1)[:10],  # not before the end
             "plot": plots.over_time(history.results) if len(history.results) > 1 else None,
             "writes": permissions.may_write(user, project),
         }

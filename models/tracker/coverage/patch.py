@@ -9,6 +9,7 @@ from typing import Literal
 
 from attrs import frozen
 
+from models.times import DAY
 from models.tracker.coverage.diff import Ranges, file_name, ranges_of
 from models.tracker.coverage.line_sets import source_lines
 from models.tracker.files.path_suffixes import PathSuffixes
@@ -16,7 +17,6 @@ from models.tracker.tables import reports
 
 FileState = Literal["MEASURED", "NOT_COVERABLE", "NO_LINE_DATA"]
 
-_DAY = 86_400 * 1_000_000
 _COVERABLE_DAYS = 30
 """Files of an extension that coverage of the project had in this time are coverable."""
 _MAX_EXTENSIONS = 100
@@ -156,7 +156,7 @@ def store_extensions(project_id: int, now: int) -> None:
 
 def _extensions_of_project(run_ids: Collection[int]) -> set[str]:
     """The extensions that coverage of the project of these runs had lately, in any flag."""
-    values = json.dumps(list(run_ids)), _COVERABLE_DAYS * _DAY
+    values = json.dumps(list(run_ids)), _COVERABLE_DAYS * DAY
     return {extension for (extension,) in reports.execute_sql(_EXTENSIONS, values)}
 
 

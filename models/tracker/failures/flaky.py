@@ -16,6 +16,7 @@ from enum import Enum
 from attrs import frozen
 
 from models.errors import Invalid
+from models.times import DAY
 from models.tracker.failures import quarantine
 from models.tracker.queries import test_id
 from models.tracker.reports.base import CASE_STATUSES, FAILING, CaseStatus
@@ -24,7 +25,7 @@ from models.tracker.tables import Run, reports
 WINDOW = 500
 POLICY_WINDOW = 5_000
 """Runs that `often` reads, at most."""
-MAX_QUARANTINE = 10 * 365 * 86_400 * 1_000_000
+MAX_QUARANTINE = 10 * 365 * DAY
 MAX_TESTS = 500
 MAX_PLATFORM_TESTS = 5_000
 """So many failing tests are looked for on other platforms."""

@@ -14,11 +14,10 @@ from attrs import evolve, fields
 
 from models.config.parsers import time_text
 from models.config.settings import Quarantine
+from models.times import SECOND
 from models.tracker.failures import flaky, quarantine
 from models.tracker.failures.flaky import OftenFlaky
 from models.tracker.tables import Project, reports
-
-_SECOND = 1_000_000
 
 _STATES = """
     SELECT id, revision, quarantine_after_flaky, quarantine_within, quarantine_expires, quarantine_max_pct FROM project
@@ -64,7 +63,7 @@ def apply(id: int, settings: Quarantine, now: int) -> int:
     if project is None:
         return 0
     policy = of_project(project, settings)
-    since = now - round(policy.within * _SECOND)
+    since = now - round(policy.within * SECOND)
     found = flaky.often(id, since, policy.after_flaky) if policy.after_flaky else ()
     with reports.atomic():
         due = _due(id, found)
@@ -94,6 +93,6 @@ def _room(project_id: int, max_pct: float) -> int:
 
 def _quarantine(project_id: int, one: OftenFlaky, policy: Quarantine, now: int) -> None:
     reason = f"flaky on {_commits(one.commits)} within {time_text(policy.within)}"
-    end = now + round(policy.expires * _SECOND)
+    end = now + round(policy.expires * SECOND)
     reports.execute_sql(_MARK, (project_id, one.test, reason, now, end))
     quarantine.record(project_id, one.test, quarantine.POLICY)

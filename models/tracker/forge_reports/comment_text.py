@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from models.outbound.formats import plain
 from models.percentages import change, rounded_down
+from models.times import DAY
 from models.tracker.coverage.file_coverage import percent
 from models.tracker.forge_reports.comment_facts import MAX_FILES, CommitFacts
 from models.tracker.forge_reports.commit_reports import SHORT_SHA_DIGITS
@@ -20,7 +21,6 @@ from models.tracker.gate.commit_gate import FlagStatus
 MAX_CHARACTERS = 60_000
 _MAX_SPAN, _MAX_RULES, _MAX_RANGES = 300, 30, 20
 _MAX_FLAGS = 50
-_DAY = 86_400 * 1_000_000
 _URL = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&*+,;=%-]{1,2000}")
 """Of a link in Markdown: without brackets and quotes."""
 
@@ -110,7 +110,7 @@ def _flag(flag: FlagStatus, at: int) -> str:
     run, share = flag.run, flag.coverage
     coverage = f"coverage {rounded_down(share)}%" if share is not None else "no coverage"
     if flag.verdict is None:
-        days = max(0, at - run.created_at) // _DAY
+        days = max(0, at - run.created_at) // DAY
         return f"- {code(flag.flag)}: {coverage}, carried from {_sha(run.commit_sha)}, {days} days"
     delta = change(flag.verdict.coverage_delta) if share is not None else ""
     return f"- {code(flag.flag)}: {run.tests} tests, {run.failed + run.errors} failed, {coverage}{delta}"

@@ -14,12 +14,12 @@ from models.config.settings import ForgeReports, Outbox
 from models.outbound import following, outbox
 from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, Message
 from models.outbound.tables import store
+from models.times import DAY, SECOND
 
 RUNS, STATUSES, SETTINGS = "forge", "forge-mark", "forge-settings"
 """The names of the positions in the events of runs and in the changes of the status of tests, and of the number of the
 settings of the server that were in use last."""
 AT_ONCE = 500
-_SECOND, _DAY = 1_000_000, 86_400 * 1_000_000
 
 Commit = tuple[int, str]
 """The id of a project, and a commit."""
@@ -99,8 +99,8 @@ class Wait:
 
 def note(commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
     """Commits whose report may have changed, in the caller's transaction."""
-    most = int(times.max_wait * _SECOND)
-    soon = now + min(int(times.debounce * _SECOND), most)
+    most = int(times.max_wait * SECOND)
+    soon = now + min(int(times.debounce * SECOND), most)
     for project, commit in sorted(set(commits)):
         values = {"project": project, "commit": commit, "now": now, "soon": soon, "most": most}
         store.execute_sql(_NOTE, values)
@@ -174,10 +174,10 @@ def forget(now: int, limits: Outbox, longest: float) -> None:
     `longest` is how many seconds a run may take to be complete.
     """
     with store.atomic():
-        store.execute_sql(_FORGET, (now - int((limits.max_age + longest) * _SECOND),))
+        store.execute_sql(_FORGET, (now - int((limits.max_age + longest) * SECOND),))
         for statement in _PRUNE:
-            store.execute_sql(statement, (now - limits.retain_days * _DAY,))
-        store.execute_sql(_FORGET_COMMENTS, (now - _COMMENT_DAYS * _DAY,))
+            store.execute_sql(statement, (now - limits.retain_days * DAY,))
+        store.execute_sql(_FORGET_COMMENTS, (now - _COMMENT_DAYS * DAY,))
 
 
 def sent(project_id: int, name: str) -> str | None:

@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 
 from models.config.settings import QualityGate
 from models.errors import Conflict, NotFound
+from models.times import SECOND
 from models.tracker.coverage import patch
 from models.tracker.coverage.file_coverage import line_coverage, share, united
 from models.tracker.coverage.patch import PatchCoverage
@@ -22,7 +23,6 @@ from models.tracker.tables import Project, Run, reports
 MAX_FLAGS = 100
 """Flags of a commit that are judged; with more, the rule `complete-run` fails."""
 
-_SECOND = 1_000_000
 
 _PREFIX = re.compile("[0-9a-f]{7,}")
 MAX_CANDIDATES = 10
@@ -302,7 +302,7 @@ def _carried(newest: Run, project: Project, limits: QualityGate, present: set[st
     if not listed or newest.commit_sha is None:
         return []
     values: dict[str, Any] = {"project": project.id, "commit": newest.commit_sha}
-    values["since"] = newest.created_at - round(limits.carry_forward_max_age * _SECOND)
+    values["since"] = newest.created_at - round(limits.carry_forward_max_age * SECOND)
     lenders: dict[str, int] = {}
     own, base = newest.branch, baseline.base_branch(newest.id, limits.base_branch)
     for branch in dict.fromkeys((own, base)):

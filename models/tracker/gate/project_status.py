@@ -16,6 +16,7 @@ from attrs import fields, frozen
 from models.accounts import permissions
 from models.accounts.accounts import User
 from models.config.settings import QualityGate
+from models.times import DAY
 from models.tracker.coverage.file_coverage import percent
 from models.tracker.gate import quality_gate
 from models.tracker.gate.quality_gate import RunSummary, Verdict
@@ -25,8 +26,7 @@ from models.tracker.visibility import MAX_PROJECTS
 GOOD_COVERAGE = 80.0
 """Percent; below it a project is at risk."""
 
-_DAY = 86_400 * 1_000_000
-_FLAG_EXPIRES = 30 * _DAY
+_FLAG_EXPIRES = 30 * DAY
 
 _COLUMNS = ", ".join(field.name for field in fields(RunSummary))
 _RUNS = f"SELECT {_COLUMNS} FROM run WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608 (constants)
@@ -92,7 +92,7 @@ class FailingSince:
 
     @property
     def text(self) -> str:
-        days = (self.until - self.at) // _DAY
+        days = (self.until - self.at) // DAY
         spans = [f"{days} day{'' if days == 1 else 's'}"] if days > 0 else []
         spans.append(f"{self.commits} commit{'' if self.commits == 1 else 's'}")
         return f"failing since {self.run_id} ({', '.join(spans)})"

@@ -15,13 +15,12 @@ from typing import Any, Literal
 from attrs import frozen
 
 from models.config.settings import Runs
+from models.times import SECOND
 from models.tracker.insights import counting
 from models.tracker.tables import Run, reports
 
 State = Literal["COMPLETE", "PENDING", "INCOMPLETE"]
 
-MICROSECONDS = 1_000_000
-MINUTE = 60 * MICROSECONDS
 
 _REGISTER = """
     INSERT INTO upload (run_id, job_key, job_instance, attempt, created_at) VALUES (?, ?, ?, ?, ?)
@@ -257,7 +256,7 @@ def closed_state(run: Run, otherwise: State = "INCOMPLETE") -> State:
 
 def late(settings: Runs, now: int) -> int:
     """The time of the last upload after which no more of a run, or of its commit, are waited for."""
-    return now - round(settings.incomplete_after * MICROSECONDS)
+    return now - round(settings.incomplete_after * SECOND)
 
 
 def settle(settings: Runs, now: int) -> int | None:
@@ -265,7 +264,7 @@ def settle(settings: Runs, now: int) -> int | None:
 
     The time of a run whose last upload is dated later than `now`, because the clock was set back, begins now.
     """
-    quiet = now - round(settings.settle * MICROSECONDS)
+    quiet = now - round(settings.settle * SECOND)
     pending = "UPDATE run SET state = ? WHERE state = 'PENDING' AND updated_at <= ? AND expected_uploads"
     with reports.atomic():
         reports.execute_sql("UPDATE run SET updated_at = ? WHERE state = 'PENDING' AND updated_at > ?", (now, now))
@@ -274,5 +273,5 @@ def settle(settings: Runs, now: int) -> int | None:
         due: list[Any] = reports.execute_sql(
             "SELECT expected_uploads IS NULL, min(updated_at) FROM run WHERE state = 'PENDING' GROUP BY 1"
         ).fetchall()
-    spans = [at + round((settings.settle if soon else settings.incomplete_after) * MICROSECONDS) for soon, at in due]
+    spans = [at + round((settings.settle if soon else settings.incomplete_after) * SECOND) for soon, at in due]
     return min(spans, default=None)

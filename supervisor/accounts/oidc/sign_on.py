@@ -18,6 +18,7 @@ from models.accounts.login_attempts import ATTEMPT_SECONDS, Attempt, Callback, i
 from models.config.settings import Config
 from models.errors import Denied, DiskFull, Invalid, Problem, Throttled, TimedOut
 from models.json_format import ParseJson
+from models.times import SECOND
 from supervisor.accounts.logins import Accounts, Window, log_reported
 from supervisor.accounts.oidc.id_tokens import verified_claims
 from supervisor.accounts.oidc.memory_attempts import MemoryAttempts
@@ -73,7 +74,7 @@ class SignOn:
         """
         metadata = await self._provider.metadata()
         state, now = random_text(), self._clock.now()
-        expires_at = now + ATTEMPT_SECONDS * 1_000_000
+        expires_at = now + ATTEMPT_SECONDS * SECOND
         attempt = Attempt(accounts.digest(state), accounts.digest(browser), target, caller, expires_at)
         try:
             await self._accounts.in_store(lambda: login_attempts.begin(attempt, now))

@@ -19,6 +19,7 @@ from models.charts.refs import ChartRef
 from models.charts.releases import Change, was_not_started
 from models.charts.responses import Release, TestResult
 from models.errors import Failed, Invalid, Problem, TimedOut, Unavailable, Upstream
+from models.times import SECOND
 from supervisor.charts.helm.recovery import release_key
 from supervisor.charts.helm.runner import Bounds, Output
 from supervisor.charts.service import Work
@@ -84,7 +85,7 @@ async def test(work: Work, request: requests.Test) -> list[TestResult]:
     helm stops at the first failure, so the stored results of later tests are from an earlier run.
     """
     bounds = Bounds(request.timeout_seconds + _TEST_GRACE_SECONDS, "timeoutSeconds", TimedOut, work.begin)
-    began, reason = datetime.fromtimestamp(work.charts.clock.now() / 1_000_000, UTC), ""
+    began, reason = datetime.fromtimestamp(work.charts.clock.now() / SECOND, UTC), ""
     try:
         output = await _run_exclusively(work, request.namespace, request.name, helm_args.test(request), bounds)
     except TimedOut:
@@ -160,7 +161,7 @@ async def _change(
     setting, dies_of_sigterm = "timeout" if timeout else "svc.helm.timeout", arguments[0] in _DIES_OF_SIGTERM
     bounds = Bounds(seconds + _GRACE_SECONDS, setting, TimedOut, work.begin, dies_of_sigterm)
     stdin = helm_args.values(values) if "--values=-" in arguments else None
-    change = Change(namespace, name, arguments[0], work.charts.clock.now() / 1_000_000, bounds.seconds)
+    change = Change(namespace, name, arguments[0], work.charts.clock.now() / SECOND, bounds.seconds)
     is_dry_run = any(argument.startswith("--dry-run") for argument in arguments)
     observed = nullcontext() if is_dry_run else work.charts.observe(namespace, name, arguments[0])
     async with observed:

@@ -18,6 +18,7 @@ from models.charts.releases import BadRelease, Brief, Change, Revision, Stored, 
 from models.charts.resources import ManifestObject, named
 from models.charts.responses import Event, HistoryRow, ListRow, Resource
 from models.errors import Invalid, NotFound, Unprocessable, Upstream
+from models.times import SECOND
 from supervisor.charts.kube.cluster import METADATA, METADATA_LIST, OBJECT, Cluster, resources
 from supervisor.charts.kube.tree import Node, events_of, tree
 from supervisor.charts.workers import MAX_INLINE_BYTES, MAX_INLINE_YAML_BYTES, Workers
@@ -247,7 +248,7 @@ class Native:
             secret = await self._newest_secret(change.namespace, change.name)
             if secret is None:
                 return False
-            now = self.cluster.clock.now() / 1_000_000
+            now = self.cluster.clock.now() / SECOND
             with _bad_release(change.name), _unpackable():
                 marked = await self.cluster.workers.run(releases.marked_failed, secret, change, description, now)
             if marked is None:

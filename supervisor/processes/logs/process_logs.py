@@ -17,6 +17,7 @@ from models.supervision.captured_logs import keep_for_now, remove_old
 from models.supervision.log_marks import LogMark
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
+from models.times import SECOND
 from supervisor.clock import Clock
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet
@@ -168,6 +169,6 @@ class ProcessLogs:
     async def remove_old(self) -> None:
         """Deletes the captured logs of processes that were removed from the configuration some time ago."""
         kept = {path for process in self._fleet for path in process.spec.captured_files}
-        now = self._clock.settled() / 1_000_000
+        now = self._clock.settled() / SECOND
         for file in await asyncio.to_thread(remove_old, Path(self._server.data_dir), kept, now):
             log.info("%s was deleted: its process is no longer configured", file)

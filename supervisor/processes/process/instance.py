@@ -18,6 +18,7 @@ from models.children import Exit
 from models.config.redaction import shown_words
 from models.errors import Failed
 from models.supervision.process import Kind, ProcessSpec
+from models.times import SECOND
 from supervisor.children.child import Child, Launch
 from supervisor.children.orphans import ProcessTree
 from supervisor.children.proc import ticks_per_second, tracer
@@ -137,7 +138,7 @@ class ProcessInstance:
 
     def uptime(self) -> int:
         """Microseconds since it was started."""
-        return int((self._context.clock.since_boot() - self.since) * 1_000_000)
+        return int((self._context.clock.since_boot() - self.since) * SECOND)
 
     @property
     def is_starting(self) -> bool:
@@ -202,7 +203,7 @@ class ProcessInstance:
             self._mark_running()
 
     async def _wait_for_start_seconds(self) -> None:
-        await self._context.clock.sleep(max(0.0, self.spec.seconds_until_running - self.uptime() / 1_000_000))
+        await self._context.clock.sleep(max(0.0, self.spec.seconds_until_running - self.uptime() / SECOND))
         self._mark_running()
 
     async def _wait_for_ready(self) -> None:
@@ -291,12 +292,12 @@ class ProcessInstance:
 
     async def _wait_for_limit(self, limit: float) -> None:
         while not self.is_over_runtime():
-            await self._context.clock.sleep(max(0.0, limit - self.uptime() / 1_000_000))
+            await self._context.clock.sleep(max(0.0, limit - self.uptime() / SECOND))
         self._listener.on_fault(self, Fault.RUNTIME)
 
     def is_over_runtime(self) -> bool:
         """Whether it has run for `max-runtime`."""
-        return self._max_runtime is not None and self.uptime() >= self._max_runtime * 1_000_000
+        return self._max_runtime is not None and self.uptime() >= self._max_runtime * SECOND
 
     def send(self, number: signal.Signals, to_group: bool) -> None:
         """Sends a signal to it, or to its whole process group. Raises `Failed`."""

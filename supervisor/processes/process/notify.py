@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from attrs import frozen
 
 from models.supervision.process import ProcessSpec
+from models.times import SECOND
 from supervisor.children.proc import environment
 
 log = logging.getLogger("notify")
@@ -52,7 +53,7 @@ def parsed(message: bytes) -> Notification:
     return Notification(
         ready=fields.get(b"READY") == b"1",
         status=None if status is None else status[:MAX_STATUS_BYTES].decode("utf-8", "ignore"),
-        extension=min(int(extension or b"0") / 1e6, MAX_EXTENSION_SECONDS) if is_number else None,
+        extension=min(int(extension or b"0") / SECOND, MAX_EXTENSION_SECONDS) if is_number else None,
         watchdog=watchdog.decode() if watchdog in (b"1", b"trigger") else None,
     )
 
@@ -78,7 +79,7 @@ def variables(key: bytes, spec: ProcessSpec, generation: int) -> dict[str, str]:
     if not spec.notifies:
         return {}
     given = {SOCKET_VARIABLE: address(key, spec.name, generation)}
-    return given if spec.watchdog is None else {**given, WATCHDOG_VARIABLE: str(int(spec.watchdog * 1_000_000))}
+    return given if spec.watchdog is None else {**given, WATCHDOG_VARIABLE: str(int(spec.watchdog * SECOND))}
 
 
 class NotifySocket:

@@ -11,6 +11,7 @@ from typing import Any
 
 from models.errors import Problem
 from models.supervision.process import ENDED, ProcessSpec, Status, calls_for_restart, forbids_restart
+from models.times import SECOND
 from supervisor.processes.process.attempts import next_request
 from supervisor.processes.process.context import SupervisionContext
 from supervisor.processes.process.state import ProcessState
@@ -113,7 +114,7 @@ class Restarter:
         """Schedules a restart, unless a limit of restarts is reached."""
         state, spec, clock = self._state, self._state.spec, self._context.clock
         failed_start = state.status is Status.FAILED_TO_START
-        seconds = self.policy.next_delay(spec, state.record.uptime / 1_000_000, clock.since_boot(), failed_start)
+        seconds = self.policy.next_delay(spec, state.record.uptime / SECOND, clock.since_boot(), failed_start)
         if seconds is None:
             limit, status = self.policy.reached(spec), state.status.value
             log.error("%s: restart limit reached (%s): it stays %s", state.name, limit, status)
@@ -121,7 +122,7 @@ class Restarter:
             state.post("process.gave_up", f"{state.name} is not restarted again: {limit}; it stays {status}")
             return
         self._due = self._tasks.start(self._restart_after(seconds))
-        self._at = clock.now() + int(seconds * 1_000_000)
+        self._at = clock.now() + int(seconds * SECOND)
 
     async def _restart_after(self, seconds: float) -> None:
         due = asyncio.current_task()

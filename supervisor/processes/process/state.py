@@ -13,6 +13,7 @@ from typing import Any
 from models.supervision.process import ENDED, IDLE, TRANSITIONS, TROUBLE, ProcessSpec, Status
 from models.supervision.record import Record
 from models.supervision.runs import Cause
+from models.times import SECOND
 from supervisor.children.proc import Identity
 from supervisor.processes.logs.files import LogFile
 from supervisor.processes.process.context import SupervisionContext
@@ -70,7 +71,7 @@ class ProcessState:
         """Microseconds that the present instance has run, or that the last one ran."""
         if self._since is None:
             return self.record.uptime
-        return int((self._context.clock.since_boot() - self._since) * 1_000_000)
+        return int((self._context.clock.since_boot() - self._since) * SECOND)
 
     def log_files(self, spec: ProcessSpec | None = None) -> list[LogFile]:
         """The log files of the process, or those of an instance with this spec."""

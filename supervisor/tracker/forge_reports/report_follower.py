@@ -19,6 +19,7 @@ from models.errors import Problem
 from models.outbound import following
 from models.outbound.tables import store
 from models.storage.store import MAX_QUERY_SECONDS
+from models.times import SECOND
 from models.tracker.failures import quarantine
 from models.tracker.forge_reports import commit_reports, waits
 from models.tracker.forge_reports.commit_reports import CommitReport
@@ -38,7 +39,6 @@ _FORGET_SECONDS = 600.0
 _COMPARE_SECONDS, _COMPARED_AT_ONCE, _PAUSE_FACTOR = 300.0, 10, 100
 """How often verdicts are compared with those that were reported, and how many before others are reported; for a
 hundredth of the time at most."""
-_MICROSECONDS = 1_000_000
 _SETTINGS_DIGITS = 15
 """Of a hexadecimal number that fits the store."""
 _FIRST: Commit = (0, "")
@@ -94,7 +94,7 @@ class ReportFollower:
 
     def _since(self) -> int:
         """The time of the oldest upload whose commit is reported anew."""
-        return self._clock.now() - int(self._config.server.outbox.max_age * _MICROSECONDS)
+        return self._clock.now() - int(self._config.server.outbox.max_age * SECOND)
 
     async def watch(self) -> None:
         """Follows, for ever."""
@@ -128,7 +128,7 @@ class ReportFollower:
             times.append(max(0.01, self._looked_at + _AWAITED_SECONDS - self._clock.since_boot()))
         if next_due is not None:
             soonest = RETRY_SECONDS if self._has_failed else 0.01  # what has failed is due still
-            times.append(max(soonest, (next_due - self._clock.now()) / _MICROSECONDS))
+            times.append(max(soonest, (next_due - self._clock.now()) / SECOND))
         return min((time for time in times if time is not None), default=None)
 
     async def _compare_some(self) -> float | None:
