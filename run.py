@@ -220,6 +220,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.verb is not None:
         return int(arguments.work(settings, arguments))
     memory.limit_fragmentation()
+    memory.limit_cached_names()
     lines = set_up_logging(settings.server.log_format)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `handle_signals`; before that, exiting at once loses nothing
     try:

@@ -8,6 +8,8 @@ import ctypes
 import os
 from pathlib import Path
 
+from tornado import httputil
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BLOCK_BYTES = 128 * 1024
 _GROWTH_BYTES = 1024**2
@@ -16,6 +18,7 @@ _DELAY_SECONDS = 1.0
 """The buffers of a request are freed shortly after its connection closes."""
 _AGAIN_SECONDS = 5.0
 """What was read is stored, and on a busy machine freed, later."""
+_MAX_CACHED_CHARACTERS = 100
 _STATM = Path("/proc/self/statm")
 
 
@@ -30,6 +33,15 @@ def limit_fragmentation() -> None:
         mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _LARGE_BLOCK_BYTES)
+
+
+def limit_cached_names() -> None:
+    """Makes Tornado cache short names of headers only. It caches 1,000, and each may have 64 KB. Call it once."""
+    with contextlib.suppress(AttributeError):  # another Tornado
+        cached = httputil._normalize_header
+        plain = cached.__wrapped__
+        limited = lambda name: cached(name) if len(name) <= _MAX_CACHED_CHARACTERS else plain(name)  # noqa: E731
+        httputil._normalize_header = limited  # type: ignore[assignment]
 
 
 def trim() -> None:

@@ -11,6 +11,8 @@ from handlers.http.proxy import is_ip_address, listens_beyond_loopback
 from models.config.settings import Config
 from models.errors import Denied, Misdirected
 
+_MAX_CHARACTERS = 1000
+"""Of an origin and a host together. What `urlsplit` reads is cached."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -57,6 +59,8 @@ def is_embedded(request: HTTPServerRequest, config: Config) -> bool:
 
 def _is_same_origin(origin: str, request: HTTPServerRequest, config: Config) -> bool:
     """Whether an Origin is that of this request, or of one of `server.allowed-hosts`."""
+    if len(origin) + len(request.headers.get("Host", "")) > _MAX_CHARACTERS:
+        return False
     try:
         parts = urlsplit(origin)
         default_port = 443 if parts.scheme == "https" else 80

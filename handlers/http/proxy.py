@@ -14,6 +14,7 @@ from models.errors import Invalid
 
 _FORWARDED = re.compile("^(forwarded|x-forwarded-|x-real-ip|via$)", re.IGNORECASE | re.MULTILINE)
 """Matches names of headers."""
+_MAX_ADDRESS_CHARACTERS = 100
 _MAX_REPORTED_CHARACTERS = 8192
 
 
@@ -97,8 +98,12 @@ def _are_beyond_loopback(addresses: tuple[str, ...]) -> bool:
     return not all(_is_loopback(address) for address in addresses)
 
 
-@lru_cache(maxsize=1024)
 def is_ip_address(text: str) -> bool:
+    return len(text) <= _MAX_ADDRESS_CHARACTERS and _is_ip_address(text)
+
+
+@lru_cache(maxsize=1024)
+def _is_ip_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:

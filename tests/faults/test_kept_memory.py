@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Server, wait_for
 from fault_injection import resident_mib
-from hostile_requests import REQUESTS, Hostile, packed, upload
+from hostile_requests import REQUESTS, Hostile, as_json, packed, upload
 from test_hostile_requests import send
 from uploads import junit
 
@@ -51,6 +51,17 @@ def test_what_short_uploads_inflate_to_leaves_no_memory(server: Server) -> None:
     for number in range(4):
         assert send(server, upload(("junit", packed(junit(passed=20_000, prefix=f"n{number}"))))) == 201
     check_kept(server, before, 3)
+
+
+@pytest.mark.parametrize("header", ["", "Origin", "Host"])
+def test_long_names_are_not_kept(server: Server, header: str) -> None:
+    """Of a header, an origin, a host: 150 of each have 9 MB, and were kept more than once in caches."""
+    before = resident_mib(server)
+    for number in range(150):
+        name = f"x{number}-{'y' * 60_000}"
+        headers = {header or name: f"http://{name}" if header == "Origin" else name if header else "1"}
+        send(server, as_json("/api/v1/runs/finish", "{}", **headers))
+    check_kept(server, before)
 
 
 def test_hostile_and_large_requests_leave_little_memory(server: Server) -> None:
