@@ -64,11 +64,11 @@ from tornado.httputil import ParseBodyConfig, ParseUrlEncodedConfig, set_parse_b
 
 from handlers.app import SERVICES, Application
 from handlers.control_socket import control_socket
-from handlers.front import Front
+from handlers.front import HttpFront
 from handlers.http import memory
 from handlers.http.permissions import chart_access
 from handlers.http.proxy import listens_beyond_loopback
-from handlers.listener import Server, UnfinishedRequests, listen, tls
+from handlers.listener import ListeningServer, UnfinishedRequests, listen, tls
 from handlers.mcp.handler import check_installed
 from models import VERSION as VERSION
 from models.config import loader
@@ -256,7 +256,7 @@ async def serve(settings: Config, arguments: argparse.Namespace) -> None:
                 services.start_marked()
                 services.systemd.ready()
                 services.systemd.watch(services.supervision.summary)
-                services.front = Front(application, servers)
+                services.front = HttpFront(application, servers)
                 await stop_requested.wait()
                 log.info("stopping")
     finally:
@@ -270,11 +270,11 @@ def http_servers(
     context: ssl.SSLContext | None,
     sockets: list[socket.socket],
     control: list[socket.socket],
-) -> list[Server]:
+) -> list[ListeningServer]:
     """The servers for TCP, with TLS if there is a context, and for the control socket."""
     unfinished = UnfinishedRequests(application.services.config.server.max_unfinished)
     servers = [
-        Server(
+        ListeningServer(
             application,
             ssl_options=options,
             idle_connection_timeout=_HEADERS_TIMEOUT_SECONDS,

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from models.config import loader, parsers  # noqa: E402 (found by the line above)
-from models.config.settings import Channel, Config, Forge, NotifyRule  # noqa: E402
+from models.config.settings import ChannelSettings, Config, ForgeSettings, NotifyRuleSettings  # noqa: E402
 from models.supervision.process import Dependency, HealthCheck, ProcessSpec, Seconds, Size  # noqa: E402
 from models.supervision.schedule import Schedule  # noqa: E402
 
@@ -30,9 +30,9 @@ SECTIONS: Mapping[str, tuple[type, str]] = {
     "process": (ProcessSpec, ""),
     "health-check": (HealthCheck, ""),
     "schedule": (Schedule, ""),
-    "forge": (Forge, ""),
-    "channel": (Channel, ""),
-    "rule": (NotifyRule, ""),
+    "forge": (ForgeSettings, ""),
+    "channel": (ChannelSettings, ""),
+    "rule": (NotifyRuleSettings, ""),
 }
 """Name of a table -> the class whose properties it lists, and their prefix."""
 

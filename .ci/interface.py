@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from handlers.app import served  # noqa: E402
-from handlers.openapi.document import Document  # noqa: E402
+from handlers.openapi.document import InterfaceDocument  # noqa: E402
 from handlers.openapi.pages import shared_endpoints  # noqa: E402 (imported after the path is set)
 from models.config.settings import Config  # noqa: E402
 
@@ -27,7 +27,7 @@ Json = Mapping[str, Any]
 def generate(text: str) -> str:
     """Returns the text of docs/api.md with its tables generated from the OpenAPI document."""
     services = served(Config())
-    document = Document(Config(), [*services, shared_endpoints(services[0])]).write()
+    document = InterfaceDocument(Config(), [*services, shared_endpoints(services[0])]).write()
     return _TABLE.sub(lambda match: match[1] + _HEAD + "\n".join(_rows(document, match[2])), text)
 
 

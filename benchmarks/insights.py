@@ -23,7 +23,7 @@ from benchmarks.candidates import Pilothouse, Setup
 from benchmarks.claims import Claim
 from benchmarks.httpload import Target, hammer
 from models.tracker.insights import counting
-from models.tracker.insights.summaries import Result, summary_of
+from models.tracker.insights.summaries import CountedResult, summary_of
 from models.tracker.tables import reports
 
 SORTS = ("slowest", "growing", "unreliable", "never-failing")
@@ -44,12 +44,12 @@ _REPORT = """
     duration_ms) VALUES (?, ?, 'junit', ?, 'a.xml', 'junit', ?, ?, ?, 0, 0, 0, 0, 0)"""
 
 
-def result(test: int, run: int, tests: int) -> Result:
+def result(test: int, run: int, tests: int) -> CountedResult:
     """The result of a test in a run. One of 50 tests fails now and then, one of 100 grows slower."""
     failed = test % 50 == 7 and (run * 7 + test) % 40 < 2
     duration = 5 + test % 1000 + (run * 31 + test * 17) % 9 + (run if test % 100 == 3 else 0)
     id = (run - 1) * tests + test
-    return Result(id, test, run, int(failed), 0, duration, run * MINUTE, BASE, "unit", f"{run:040}", None, None)
+    return CountedResult(id, test, run, int(failed), 0, duration, run * MINUTE, BASE, "unit", f"{run:040}", None, None)
 
 
 def fill(path: Path, tests: int, history: int) -> None:

@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))  # it is run as a program
 from benchmarks import claims, report  # noqa: E402
 from benchmarks.candidates import free_port, until  # noqa: E402
 from benchmarks.claims import Claim  # noqa: E402
-from models.config.settings import Outbox  # noqa: E402
+from models.config.settings import OutboxSettings  # noqa: E402
 from models.outbound import outbox  # noqa: E402
 from models.outbound.outbox import Message  # noqa: E402
 from models.outbound.tables import store  # noqa: E402
@@ -117,7 +117,7 @@ def fill(path: Path, count: int) -> None:
     def add() -> None:
         with store.atomic():
             messages = [Message("notify", "channel:config:bad", payload)] * count
-            outbox.add(messages, time.time_ns() // 1000, Outbox())
+            outbox.add(messages, time.time_ns() // 1000, OutboxSettings())
 
     store.run_with_timeout(add, 60)
     store.close_all()

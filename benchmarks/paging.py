@@ -18,7 +18,7 @@ from benchmarks.candidates import ROOT, Pilothouse, Setup
 from benchmarks.httpload import Target, hammer
 
 if TYPE_CHECKING:
-    from models.supervision.events import Entry
+    from models.supervision.events import StatusEvent
 
 PROCESSES = 50
 BATCH = 20_000
@@ -55,8 +55,8 @@ def fill(data_dir: Path, count: int) -> None:
         database.checkpoint()
 
 
-def _entries(first: int, batch: int, count: int) -> list["Entry"]:
-    from models.supervision.events import Entry
+def _entries(first: int, batch: int, count: int) -> list["StatusEvent"]:
+    from models.supervision.events import StatusEvent
     from models.supervision.process import Status
 
     moves = (
@@ -72,7 +72,7 @@ def _entries(first: int, batch: int, count: int) -> list["Entry"]:
         old, new = moves[number % 3]
         ended = new.value == "failed"
         entries.append(
-            Entry(
+            StatusEvent(
                 id=number,
                 at=at,
                 process=f"c{number // 3 % PROCESSES:04}",

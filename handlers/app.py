@@ -15,7 +15,7 @@ from tornado.routing import Rule
 from tornado.web import RequestHandler
 
 from handlers.accounts import account, single_sign_on
-from handlers.base import Base, Page, Refusal, methods
+from handlers.base import Base, HtmlPage, Refusal, methods
 from handlers.charts import release_list, release_pages, repository_pages
 from handlers.charts.handler import OPERATIONS
 from handlers.charts.handler import routes as chart_routes
@@ -67,7 +67,7 @@ from handlers.tracker.pages import (
     tracker_pages,
 )
 from handlers.tracker.project_status import ProjectStatusCache
-from handlers.tracker.stream import Runs, RunStream
+from handlers.tracker.stream import RunFeed, RunStream
 from handlers.web import documents, layout, live, overview, search, static, timeline
 from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
@@ -205,7 +205,7 @@ class Application(tornado.web.Application):
         services.changes.subscribe(self.streams.statuses.publish)
         notice_stream = Broadcast(status_streams.notice_block)
         services.supervision.notices.published.subscribe(notice_stream.publish)
-        runs = Runs(services.tracker, services.clock)
+        runs = RunFeed(services.tracker, services.clock)
         services.tracker.updates.subscribe(runs.publish)
         self.answering: WeakSet[Base] = WeakSet()
         """The requests that are not answered yet."""
@@ -309,7 +309,7 @@ class Application(tornado.web.Application):
             caller = identify_caller(request, self.services, find_credential)
             admit(caller, target.permission_of(request.method or ""), config)
         except Unauthenticated as problem:
-            if issubclass(target, Page) and caller is not ANONYMOUS and not caller.is_authenticated:
+            if issubclass(target, HtmlPage) and caller is not ANONYMOUS and not caller.is_authenticated:
                 return caller, target.login_needed(request, _prefix(request.path))
             return caller, problem
         except NotFound as problem:

@@ -272,7 +272,7 @@ class Base(CompressingHandler):
         self.refused = f": {details.message}"
         self.set_status(details.status, details.reason)
         self._failure_headers(error)
-        if isinstance(self, Page) or (
+        if isinstance(self, HtmlPage) or (
             not self.service.is_api(self.request.path) and accepts(self.request, "text/html")
         ):
             self._write_error_page(details)
@@ -320,7 +320,7 @@ def _problem(error: object) -> object:
     return error
 
 
-class Page(Base):
+class HtmlPage(Base):
     """A handler that responds with HTML. `back` is the page after a login that a form has caused."""
 
     takes_forms = True
@@ -405,7 +405,7 @@ def shown_again(post: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable
     """Decorates a `post`: a refused form is shown again, with the reason and the entered values."""
 
     @wraps(post)
-    async def posted(page: Page, *arguments: str) -> None:
+    async def posted(page: HtmlPage, *arguments: str) -> None:
         try:
             await post(page, *arguments)
         except errors.LoginNeeded:
@@ -457,11 +457,11 @@ def rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
     path = request.path.removeprefix(handler.prefix) or "/"
     user = caller.user.username if caller.user else None
     has_get = "GET" in methods(type(handler)) or template == _ERROR_PAGE
-    address = handler.address if isinstance(handler, Page) and not has_get else None
+    address = handler.address if isinstance(handler, HtmlPage) and not has_get else None
     page_frame = Frame(path, request.uri or "/", user, caller.is_admin, _is_failing(handler.services), address)
     frame = {"frame": page_frame, "base": handler.prefix, "icon": partial(layout.icon, handler.static_url("icons.svg"))}
-    frame["refusal"] = handler.why if isinstance(handler, Page) else ""
-    frame["done"] = handler.take_done() if isinstance(handler, Page) and request.method == "GET" else ""
+    frame["refusal"] = handler.why if isinstance(handler, HtmlPage) else ""
+    frame["done"] = handler.take_done() if isinstance(handler, HtmlPage) and request.method == "GET" else ""
     return handler.render_string(template, **template_helpers(), **frame, **values)
 
 
@@ -476,7 +476,7 @@ def _is_failing(services: Services) -> bool:
 
 
 def set_page_headers(handler: Base) -> None:
-    is_framed = isinstance(handler, Page) and handler.may_be_framed
+    is_framed = isinstance(handler, HtmlPage) and handler.may_be_framed
     for name, value in (_PAGE_HEADERS | (_FRAMED_HEADERS if is_framed else {})).items():
         handler.set_header(name, value)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 from tornado.httputil import HTTPServerRequest
 
-from handlers.listener import Listener
+from handlers.listener import ListeningSocket
 from models.config.settings import MAX_SOCKET_PATH_BYTES, Config
 from supervisor.services import CannotStart
 
@@ -38,7 +38,7 @@ class Peer:
         return f"uid {self.uid}, pid {self.pid}"
 
 
-class ControlListener(Listener):
+class ControlListener(ListeningSocket):
     """Accepts connections by the control socket; the address of each is its `Peer`."""
 
     def accept(self) -> tuple[socket.socket, object]:

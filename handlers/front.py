@@ -7,15 +7,15 @@ import time
 from collections.abc import Sequence
 
 from handlers.app import Application
-from handlers.listener import Server
+from handlers.listener import ListeningServer
 
 _POLL_SECONDS = 0.01
 
 
-class Front:
+class HttpFront:
     """The listening servers and what they have open."""
 
-    def __init__(self, application: Application, servers: Sequence[Server]) -> None:
+    def __init__(self, application: Application, servers: Sequence[ListeningServer]) -> None:
         self._application = application
         self._servers = servers
 

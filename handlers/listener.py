@@ -56,10 +56,10 @@ class UnfinishedRequests:
         self._limit = limit
         self._total = 0
         self._memory = Trimmer()
-        self._held: dict[Connection, int] = {}
+        self._held: dict[ClientSocket, int] = {}
         """By connection, the one whose request began first at the front."""
 
-    def add(self, connection: Connection, size: int) -> bool:
+    def add(self, connection: ClientSocket, size: int) -> bool:
         """Counts bytes that a connection has received. Returns False where it is closed for them."""
         self._held[connection] = self._held.get(connection, 0) + size
         self._total += size
@@ -70,7 +70,7 @@ class UnfinishedRequests:
                 return False
         return True
 
-    def subtract(self, connection: Connection, size: int) -> None:
+    def subtract(self, connection: ClientSocket, size: int) -> None:
         """Bytes of an unfinished request that are no longer in memory."""
         if connection in self._held:
             size = min(size, self._held[connection])
@@ -82,16 +82,16 @@ class UnfinishedRequests:
         """Whether a quarter of the limit is held: then less is buffered for each request."""
         return self._total > self._limit // 4
 
-    def held(self, connection: Connection) -> int:
+    def held(self, connection: ClientSocket) -> int:
         return self._held.get(connection, 0)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientSocket) -> None:
         """The request is complete, or its connection closed."""
         self._total -= self._held.pop(connection, 0)
         self._memory.request_ended()
 
 
-class Connection(socket.socket):
+class ClientSocket(socket.socket):
     """A client's connection. `on_expired` ends a request whose head has come; without it a head is awaited."""
 
     unfinished: UnfinishedRequests | None = None
@@ -148,7 +148,7 @@ class Connection(socket.socket):
                 drained += size
 
 
-class PlainConnection(Connection):
+class PlainConnection(ClientSocket):
     """A connection without TLS. A client that begins a TLS handshake is disconnected; both would wait otherwise."""
 
     _is_new = True
@@ -162,22 +162,22 @@ class PlainConnection(Connection):
         return size
 
 
-class TlsConnection(Connection, ssl.SSLSocket):
+class TlsConnection(ClientSocket, ssl.SSLSocket):
     """A connection with TLS: `ssl.SSLContext.sslsocket_class`."""
 
 
-class Server(HTTPServer):
+class ListeningServer(HTTPServer):
     """Tornado's server, with a limit on what unfinished requests hold."""
 
     unfinished: UnfinishedRequests | None = None
 
     def handle_stream(self, stream: IOStream, address: tuple[str, int]) -> None:
-        if isinstance(stream.socket, Connection):
+        if isinstance(stream.socket, ClientSocket):
             stream.socket.unfinished = self.unfinished
         super().handle_stream(stream, address)
 
 
-class Listener(socket.socket):
+class ListeningSocket(socket.socket):
     """Accepts a few connections at each iteration of the loop, so that a burst of them does not block it.
 
     Where no descriptor is free, connections wait a second in the kernel's queue; the loop would spin otherwise.
@@ -187,7 +187,7 @@ class Listener(socket.socket):
     is_plain = False
 
     @classmethod
-    def of(cls, listening: socket.socket, is_plain: bool) -> Listener:
+    def of(cls, listening: socket.socket, is_plain: bool) -> ListeningSocket:
         """Takes a listening socket over; a connection ends when its client reads nothing for too long."""
         listener = cls(fileno=listening.detach())
         listener.is_plain = is_plain
@@ -225,13 +225,13 @@ class Listener(socket.socket):
 def listen(settings: Config, given: Sequence[socket.socket]) -> list[socket.socket]:
     """Opens the listening sockets, unless systemd has passed them (`given`). Raises `CannotStart`."""
     is_plain = settings.server.tls.certificate is None
-    sockets: list[socket.socket] = [Listener.of(listening, is_plain) for listening in given]
+    sockets: list[socket.socket] = [ListeningSocket.of(listening, is_plain) for listening in given]
     if sockets:
         return sockets
     for address in settings.server.address:
         port = sockets[0].getsockname()[1] if sockets and not settings.server.port else settings.server.port
         try:
-            sockets += [Listener.of(bound, is_plain) for bound in bind_sockets(port, address, backlog=_BACKLOG)]
+            sockets += [ListeningSocket.of(bound, is_plain) for bound in bind_sockets(port, address, backlog=_BACKLOG)]
         except OSError as error:
             hint = _owner_of(settings, port) if error.errno == errno.EADDRINUSE else ""
             raise CannotStart(f"{address}:{port}: {error.strerror or error}{hint}") from None

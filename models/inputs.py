@@ -4,7 +4,8 @@ An operation's request type is an attrs class with one attribute per input, made
 `form` or `file`. REST reads it from the parts of a request (`read`), the tool server from one object of arguments
 (`read_arguments`), and the OpenAPI document is written from `inputs`. JSON names are camelCase.
 
-The type of the attribute decides how charts read a value; the other services name a `Kind`, which has the message too.
+The type of the attribute decides how charts read a value; the other services name an `InputKind`, which has the message
+too.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _ABSENT = object()
 
 
 @frozen
-class Kind:
+class InputKind:
     """How the text of a path or query is read, and its JSON Schema."""
 
     schema: Mapping[str, Any]
@@ -62,22 +63,22 @@ class Kind:
     """Whether a null in the body is read, and does not count as absent."""
 
 
-def free_text(example: str | None = None, **schema: Any) -> Kind:
+def free_text(example: str | None = None, **schema: Any) -> InputKind:
     """Any text."""
-    return Kind(
+    return InputKind(
         {"type": "string", **({} if example is None else {"examples": [example]}), **schema}, lambda _, text: text
     )
 
 
-NAME = Kind({"type": "string", "minLength": 1}, lambda _, text: text)
+NAME = InputKind({"type": "string", "minLength": 1}, lambda _, text: text)
 """A name in a path."""
 
 
-def whole(low: int = 0, high: int = INT32) -> Kind:
+def whole(low: int = 0, high: int = INT32) -> InputKind:
     """A whole number."""
     width = "int32" if high <= INT32 else "int64"
     schema = {"type": "integer", "format": width, "minimum": low, "maximum": high}
-    return Kind(schema, lambda name, text: read_whole(name, text, low, high))
+    return InputKind(schema, lambda name, text: read_whole(name, text, low, high))
 
 
 UNSET: Any = object()
@@ -85,11 +86,11 @@ UNSET: Any = object()
 
 ID = whole(-INT64, INT64)
 """The id of something stored."""
-ID_TEXT = Kind(ID.schema, lambda _, text: text)
+ID_TEXT = InputKind(ID.schema, lambda _, text: text)
 """An id that is read where its row is, with the message of that row."""
 
 
-def choice(*choices: str, shown: str = "") -> Kind:
+def choice(*choices: str, shown: str = "") -> InputKind:
     """One of the choices, which the message lists; `shown` where it lists them in another way."""
     listed = shown or (" or ".join(choices) if len(choices) == 2 else f"one of {', '.join(choices)}")
 
@@ -98,7 +99,7 @@ def choice(*choices: str, shown: str = "") -> Kind:
             raise Invalid(f"{name} must be {listed}")
         return text
 
-    return Kind({"type": "string", "enum": list(choices)}, read)
+    return InputKind({"type": "string", "enum": list(choices)}, read)
 
 
 def _read_flag(name: str, text: str) -> bool:
@@ -107,16 +108,16 @@ def _read_flag(name: str, text: str) -> bool:
     return text == "true"
 
 
-FLAG = Kind({"type": "string", "enum": ["true", "false"]}, _read_flag, reads_absent=True)
+FLAG = InputKind({"type": "string", "enum": ["true", "false"]}, _read_flag, reads_absent=True)
 """true or false."""
-ANY_CASE_FLAG = Kind({"type": "boolean"}, lambda name, text: _read_flag(name, text.lower()))
+ANY_CASE_FLAG = InputKind({"type": "boolean"}, lambda name, text: _read_flag(name, text.lower()))
 """true or false, in any case."""
 
 
-def instant(example: str, zone_needed: bool = True) -> Kind:
+def instant(example: str, zone_needed: bool = True) -> InputKind:
     """A time by RFC 3339, read as microseconds since 1970."""
     schema = {"type": "string", "examples": [example]}
-    return Kind(schema, lambda name, text: read_rfc3339(name, text, zone_needed))
+    return InputKind(schema, lambda name, text: read_rfc3339(name, text, zone_needed))
 
 
 @frozen
@@ -138,7 +139,7 @@ class Input:
     """Whether the query may supply the value when the body does not."""
     of_strings: bool
     """Whether the values of the object are strings."""
-    kind: Kind | None
+    kind: InputKind | None
     is_rest_only: bool
     """Whether the tool lacks it."""
     media_type: str
@@ -233,7 +234,7 @@ def _read_direction(name: str, text: str) -> str:
     return text.lower()
 
 
-_DIRECTION = Kind({"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$"}, _read_direction)
+_DIRECTION = InputKind({"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$"}, _read_direction)
 
 
 @http_message
@@ -436,7 +437,7 @@ def _build(request_type: type[RequestType], find: Callable[[Input], tuple[Any, b
     return request_type(**values)
 
 
-def _of_kind(declared: Input, kind: Kind, value: Any) -> Any:
+def _of_kind(declared: Input, kind: InputKind, value: Any) -> Any:
     """The value of an input that has a kind. A blank text counts as absent."""
     if value is UNSET:
         value = None

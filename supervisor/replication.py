@@ -17,7 +17,7 @@ import peewee
 
 from models.errors import Problem
 from models.supervision import events, shared_events
-from models.supervision.events import Entry
+from models.supervision.events import StatusEvent
 from models.tracker.runs import run_events
 from models.tracker.runs.run_events import RunUpdate
 from models.tracker.tables import reports
@@ -34,7 +34,7 @@ _READ_SECONDS = 20.0
 _RECONNECT_SECONDS = 0.5
 
 
-class Source:
+class EventTable:
     """A table of numbered events, and the function that publishes new ones."""
 
     is_polled = True
@@ -88,7 +88,7 @@ class Wake:
 class Nodes:
     """Listens until `close`."""
 
-    def __init__(self, store: Postgres, sources: Mapping[str, Source | Wake]) -> None:
+    def __init__(self, store: Postgres, sources: Mapping[str, EventTable | Wake]) -> None:
         """`sources` by the channel of their notifications."""
         self._store = store
         self._sources = sources
@@ -126,7 +126,7 @@ class Nodes:
 class Sharing:
     """Publishes on this node the events that any node commits, its own included, in one order for all nodes."""
 
-    def __init__(self, url: str, instance: str, changes: PubSub[Entry], runs: PubSub[RunUpdate]) -> None:
+    def __init__(self, url: str, instance: str, changes: PubSub[StatusEvent], runs: PubSub[RunUpdate]) -> None:
         """The store of the tracker must be open. Raises `CannotUse`, `peewee.DatabaseError`."""
         self._changes = changes
         self._runs = runs
@@ -146,18 +146,18 @@ class Sharing:
         self.nodes = Nodes(
             store,
             {
-                shared_events.CHANNEL: Source(
+                shared_events.CHANNEL: EventTable(
                     store,
                     lambda after, count: events.since(after, count, store),
                     self.history.last_published,
                     self._publish_changes,
                 ),
-                run_events.CHANNEL: Source(reports, run_events.since, self.last_run, self._publish_runs),
+                run_events.CHANNEL: EventTable(reports, run_events.since, self.last_run, self._publish_runs),
                 **{channel: Wake(wake) for channel, wake in wakes.items()},
             },
         )
 
-    def _publish_changes(self, entries: Sequence[Entry]) -> None:
+    def _publish_changes(self, entries: Sequence[StatusEvent]) -> None:
         for entry in entries:
             self.history.last_published = entry.id
             self._changes.publish(entry)

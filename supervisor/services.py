@@ -21,10 +21,10 @@ from attrs import evolve
 
 from models.charts.repositories.stored import catalogue
 from models.config import loader
-from models.config.settings import BadConfig, Config, WorkerProcesses
+from models.config.settings import BadConfig, Config, WorkerSettings
 from models.errors import CannotUse, Invalid, Problem
 from models.supervision import record
-from models.supervision.events import Entry
+from models.supervision.events import StatusEvent
 from models.supervision.record import Record
 from models.supervision.tables import database, fact
 from models.tracker.runs.run_events import RunUpdate
@@ -139,7 +139,7 @@ class Services:
         self.clock = clock
         self.port = port
         self.data_dir = Path(settings.server.data_dir)
-        self.changes: PubSub[Entry] = PubSub()
+        self.changes: PubSub[StatusEvent] = PubSub()
         self.answered: Counter[int] = Counter()
         """The number of requests answered, by status code."""
         self._read_config = read_config
@@ -410,7 +410,7 @@ def _open_stores(settings: Config, stack: contextlib.AsyncExitStack) -> tuple[st
     return instance, records
 
 
-def _log_search(workers: WorkerProcesses, supervision: Supervision, instance: str) -> LogSearch:
+def _log_search(workers: WorkerSettings, supervision: Supervision, instance: str) -> LogSearch:
     one, children = evolve(workers, processes=1), supervision.context.children
     pool = WorkerPool(one, children, instance, os.environ, MAX_QUEUED_SEARCHES)
     return LogSearch(supervision.process_logs, pool)

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from tornado.web import RequestHandler
 
-from handlers.base import Base, Page, shown_again, write_long_page, write_page
+from handlers.base import Base, HtmlPage, shown_again, write_long_page, write_page
 from handlers.http.credentials import session_cookie
 from handlers.http.permissions import ADMINISTER, PUBLIC, SIGNED_IN
 from handlers.http.serializers import Account
@@ -40,7 +40,7 @@ def me(handler: Base, _: NoInputs) -> Account:
     return Account(user.username, user.display_name, user.email, user.role)
 
 
-class Login(Page):
+class LoginPage(HtmlPage):
     permission = PUBLIC
 
     def check_xsrf_cookie(self) -> None:
@@ -73,7 +73,7 @@ class Login(Page):
         write_page(self, "accounts/login.html", next=target, sign_on=address)
 
 
-class Logout(Page):
+class Logout(HtmlPage):
     permission = PUBLIC
 
     async def post(self) -> None:
@@ -82,7 +82,7 @@ class Logout(Page):
         self.redirect(f"{self.prefix}/login", status=303)
 
 
-class ProfileForm(Page):
+class ProfileForm(HtmlPage):
     permission = SIGNED_IN
     back = "/profile"
 
@@ -152,7 +152,7 @@ class ProfileSessionEnd(ProfileForm):
         self.redirect(f"{self.prefix}/profile", status=303)
 
 
-async def show_profile(handler: Page, token: str | None = None) -> None:
+async def show_profile(handler: HtmlPage, token: str | None = None) -> None:
     """Shows the profile, with a token that was just created."""
     credential, now = _credential(handler), handler.clock.now()
     user = credential.user
@@ -174,7 +174,7 @@ async def show_profile(handler: Page, token: str | None = None) -> None:
     )
 
 
-async def end_session(handler: Page) -> None:
+async def end_session(handler: HtmlPage) -> None:
     """Ends the session of the request, if it has one."""
     credential = handler.caller.credential
     if credential is not None:
@@ -212,7 +212,7 @@ def _days(raw: str) -> int | None:
     return int(raw)
 
 
-class UserForm(Page):
+class UserForm(HtmlPage):
     permission = ADMINISTER
     back = "/users"
 
@@ -295,7 +295,7 @@ def redirect_to_list(handler: UserForm) -> None:
     handler.redirect(handler.address, status=303)
 
 
-def _role(handler: Page) -> Role:
+def _role(handler: HtmlPage) -> Role:
     """Raises `Invalid`."""
     raw = handler.form_value("role")
     if raw not in ("", "ADMIN", "USER"):
@@ -311,7 +311,7 @@ OPERATIONS = [
 routes: list[Route] = operation_routes(OPERATIONS)
 
 pages: list[Route] = [
-    (r"/login", Login),
+    (r"/login", LoginPage),
     (r"/logout", Logout),
     (r"/profile", Profile),
     (r"/profile/mails", ProfileMails),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from handlers.accounts.account import UserForm, end_session, local_path, redirect_to_list
-from handlers.base import Base, Page, shown_again
+from handlers.base import Base, HtmlPage, shown_again
 from handlers.http.credentials import session_cookie
 from handlers.http.origin import is_embedded
 from handlers.http.permissions import ADMINISTER, PUBLIC
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _OFF = "single sign-on is not configured (tracker.security.oidc)"
 
 
-class SignOnPage(Page):
+class SignOnPage(HtmlPage):
     permission = PUBLIC
 
     @property

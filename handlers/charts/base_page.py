@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from attrs import evolve
 from tornado.web import Finish
 
-from handlers.base import Page, write_page
+from handlers.base import HtmlPage, write_page
 from handlers.charts.handler import OPERATIONS
 from handlers.charts.operations import ClientLeft, helm_caller, run
 from handlers.http.credentials import Caller, is_chart_key
@@ -34,7 +34,7 @@ _UNSTRIPPED_FIELDS = ("values", "password")
 _MAX_TEXT_CHARACTERS = 256 * 1024
 
 
-class ChartPage(Page):
+class ChartPage(HtmlPage):
     """A page of the charts, or a form of one."""
 
     permission = READ

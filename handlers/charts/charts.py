@@ -34,7 +34,7 @@ class ShowRequest:
 
 
 @http_message(kw_only=True)
-class PullRequest:
+class ChartPullRequest:
     chart: str = body(_REF, required=True)
     version: str | None = body(_VERSION, check=check_version)
     verify: bool = body("require a signature by a key in the operator's keyring", False)
@@ -56,7 +56,7 @@ def _show_with(read: Callable[[Path], Shown]) -> Callable[[Work, ShowRequest], C
     return show
 
 
-async def pull(work: Work, request: PullRequest) -> Download:
+async def pull(work: Work, request: ChartPullRequest) -> Download:
     ref = ChartRef.parse(request.chart, request.version, "chart")
     keyring = sources.check_keyring(work.charts.svc.fetch.keyring) if request.verify else None
     chart = await work.charts.sources.chart(ref, work.subfolder("chart"), proven=request.verify)
@@ -91,8 +91,8 @@ PACKAGES: list[ChartOperation] = [
         for tool, path, summary, read in _SHOW_OPERATIONS
     ),
     ChartOperation(
-        "helm_pull", "POST", "/repos/pull", "Fetch a chart's archive", PullRequest, pull, GZIP, group="repositories",
-        error_statuses=(*_FETCH_ERRORS, 413),
+        "helm_pull", "POST", "/repos/pull", "Fetch a chart's archive", ChartPullRequest, pull, GZIP,
+        group="repositories", error_statuses=(*_FETCH_ERRORS, 413),
     ),
     ChartOperation(
         "helm_push", "POST", "/repos/push", "Push a chart's archive to a registry", PushRequest, push, None,
@@ -105,7 +105,7 @@ _RENDER_ERRORS = (400, 404, 413, 422, 500, 502, 503, 504)
 
 RENDERING: list[ChartOperation] = [
     ChartOperation(
-        "helm_template", "POST", "/charts/template", "Render the templates of a chart", requests.Template,
+        "helm_template", "POST", "/charts/template", "Render the templates of a chart", requests.TemplateRequest,
         rendering.template, TEXT, group="charts", needs="helm", error_statuses=_RENDER_ERRORS,
     ),
     ChartOperation(
@@ -114,7 +114,7 @@ RENDERING: list[ChartOperation] = [
         name="helm_template_upload",
     ),
     ChartOperation(
-        "helm_lint", "POST", "/charts/lint", "Check a chart for problems", requests.Lint, rendering.lint, Lint,
+        "helm_lint", "POST", "/charts/lint", "Check a chart for problems", requests.LintRequest, rendering.lint, Lint,
         group="charts", needs="helm", error_statuses=_RENDER_ERRORS,
     ),
     ChartOperation(
@@ -123,25 +123,25 @@ RENDERING: list[ChartOperation] = [
         name="helm_lint_upload",
     ),
     ChartOperation(
-        "helm_create", "POST", "/charts/create", "Create a chart", requests.Create, rendering.create, GZIP,
+        "helm_create", "POST", "/charts/create", "Create a chart", requests.CreateRequest, rendering.create, GZIP,
         group="charts", needs="helm", error_statuses=(400, 413, 422, 500, 503),
     ),
 ]  # fmt: skip
 
 
 @http_message(kw_only=True)
-class SearchRequest:
+class HubSearchRequest:
     keyword: str = query("search text", required=True)
     max_results: int = query("maximum number of results", 20, low=1, high=60)
 
 
-async def search(work: Work, request: SearchRequest) -> list[HubItem]:
+async def search(work: Work, request: HubSearchRequest) -> list[HubItem]:
     return await work.charts.hub.search(request.keyword, request.max_results)
 
 
 HUB: list[ChartOperation] = [
     ChartOperation(
-        "helm_search_hub", "GET", "/hub/search", "Search the public chart hub", SearchRequest, search, list[HubItem],
+        "helm_search_hub", "GET", "/hub/search", "Search the public chart hub", HubSearchRequest, search, list[HubItem],
         group="hub", error_statuses=(400, 500, 502, 504),
     ),
 ]  # fmt: skip
@@ -209,11 +209,11 @@ async def add(work: Work, request: AddRequest) -> None:
 
 
 @http_message
-class ListRequest:
+class RepositoryListRequest:
     details: bool = query("Add the state of each index.", False)
 
 
-async def listed(work: Work, request: ListRequest) -> Sequence[Repository]:
+async def listed(work: Work, request: RepositoryListRequest) -> Sequence[Repository]:
     if request.details:
         return await work.charts.repositories.details()
     return [Repository(source.name or "", source.url) for source in work.charts.repositories.all()]
@@ -246,7 +246,7 @@ REPOSITORIES: list[ChartOperation] = [
         group="repositories", error_statuses=(400, 401, 403, 409, 413, 500, 502, 503, 504),
     ),
     ChartOperation(
-        "helm_repo_list", "GET", "/repos", "List the repositories", ListRequest, listed,
+        "helm_repo_list", "GET", "/repos", "List the repositories", RepositoryListRequest, listed,
         list[Repository | RepositoryDetails], group="repositories", error_statuses=(400, 500, 503),
     ),
     ChartOperation(

@@ -16,7 +16,7 @@ from models.errors import Conflict, NotFound
 from models.inputs import body, path
 from models.json_format import http_message
 from supervisor.charts.service import Work
-from supervisor.http.urls import Login
+from supervisor.http.urls import OriginLogin
 
 
 @http_message
@@ -47,7 +47,7 @@ async def listed(work: Work, request: RegistryListRequest) -> list[RegistryInfo]
 async def login(work: Work, request: LoginRequest) -> None:
     """Checks the login at the registry, then stores it."""
     host, pem = request.host.lower(), await certificates.read(request.ca, request.certificate, request.key)
-    await work.charts.registries.check_login(host, Login(request.username, request.password), pem)
+    await work.charts.registries.check_login(host, OriginLogin(request.username, request.password), pem)
     stored = StoredLogin(host, request.username, request.password)
     if pem is not None:
         stored = evolve(stored, **asdict(pem))

@@ -14,7 +14,7 @@ from handlers.charts.charts import EmptyRequest
 from handlers.charts.operations import CHANGE_ERRORS, TEXT, ChartOperation
 from handlers.charts.releases import NamedRelease, ReleaseRequest, RevisionRequest
 from models.charts import release_diff, requests, yaml_values
-from models.charts.release_diff import Side
+from models.charts.release_diff import DiffSide
 from models.charts.responses import Context, Diff, Event, Image, TreeNode
 from models.errors import NotFound
 from models.inputs import path, query
@@ -53,13 +53,13 @@ async def diff(work: Work, request: DiffRequest) -> Diff:
     )  # fmt: skip
 
 
-async def _side(work: Work, request: DiffRequest, revision: int | None) -> Side:
+async def _side(work: Work, request: DiffRequest, revision: int | None) -> DiffSide:
     if revision is None:
-        return Side(None, "")
-    return Side(revision, await work.reads.text(request.what, request.namespace, request.name, revision))
+        return DiffSide(None, "")
+    return DiffSide(revision, await work.reads.text(request.what, request.namespace, request.name, revision))
 
 
-async def diff_upgrade(work: Work, request: requests.DiffUpgrade) -> Diff:
+async def diff_upgrade(work: Work, request: requests.DiffUpgradeRequest) -> Diff:
     """What an upgrade would change, by helm's dry run on the server; nothing is stored."""
     revision, text = None, ""
     try:
@@ -69,14 +69,14 @@ async def diff_upgrade(work: Work, request: requests.DiffUpgrade) -> Diff:
         if not request.install:
             raise
     planned = await changes.upgrade(work, attrs.evolve(cast("Any", request), dry_run=True))
-    old, new = Side(revision, text), Side(None, planned.manifest)
+    old, new = DiffSide(revision, text), DiffSide(None, planned.manifest)
     return await work.charts.workers.run_if(
         len(old.text) + len(new.text) > MAX_INLINE_YAML_BYTES,
         release_diff.compare, old, new, "manifest", request.lines, request.namespace, request.show_secrets,
     )  # fmt: skip
 
 
-async def diff_upgrade_text(work: Work, request: requests.DiffUpgrade) -> str:
+async def diff_upgrade_text(work: Work, request: requests.DiffUpgradeRequest) -> str:
     return (await diff_upgrade(work, request)).diff
 
 
@@ -180,7 +180,7 @@ DETAILS: list[ChartOperation] = [
     ),
     _read(
         "helm_diff_upgrade", "POST", "/releases/{name}/diff", "Preview an upgrade as a difference; nothing is stored",
-        requests.DiffUpgrade, diff_upgrade, Diff, text_call=diff_upgrade_text, mutating=True,
+        requests.DiffUpgradeRequest, diff_upgrade, Diff, text_call=diff_upgrade_text, mutating=True,
         error_statuses=(*CHANGE_ERRORS, 413),
     ),
     _live(

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from handlers.charts.base_page import ChartPage
-from handlers.charts.releases import STATUSES, ListRequest
+from handlers.charts.releases import STATUSES, ReleaseListRequest
 from handlers.routing import Route
 from handlers.web.table import page_of, read_table
 from models.charts import releases
@@ -84,7 +84,7 @@ class Releases(ChartPage):
             return known.releases, ""
         if known.problem.code == DENIED:
             try:
-                request = read(ListRequest, {}, {"namespace": namespace}, {})
+                request = read(ReleaseListRequest, {}, {"namespace": namespace}, {})
                 rows = await reads.rows(request.namespace or "default")
                 return [releases.brief_of_row(row) for row in rows], ""
             except Problem as problem:

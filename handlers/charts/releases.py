@@ -38,15 +38,15 @@ _change = partial(ChartOperation, mutating=True, needs="cluster")
 
 CHANGES: list[ChartOperation] = [
     _change(
-        "helm_install", "POST", "/releases", "Install a chart from a reference", requests.Install, changes.install,
-        Release, status=201, error_statuses=_INSTALL_ERRORS,
+        "helm_install", "POST", "/releases", "Install a chart from a reference", requests.InstallRequest,
+        changes.install, Release, status=201, error_statuses=_INSTALL_ERRORS,
     ),
     _change(
         None, "POST", "/releases/upload", "Install an uploaded chart", requests.InstallUpload, changes.install,
         Release, status=201, error_statuses=_UPLOAD_ERRORS, name="helm_install_upload",
     ),
     _change(
-        "helm_upgrade", "PUT", "/releases/{name}", "Upgrade a release from a reference", requests.Upgrade,
+        "helm_upgrade", "PUT", "/releases/{name}", "Upgrade a release from a reference", requests.UpgradeRequest,
         changes.upgrade, Release, error_statuses=_INSTALL_ERRORS,
     ),
     _change(
@@ -54,16 +54,16 @@ CHANGES: list[ChartOperation] = [
         requests.UpgradeUpload, changes.upgrade, Release, error_statuses=_UPLOAD_ERRORS, name="helm_upgrade_upload",
     ),
     _change(
-        "helm_uninstall", "DELETE", "/releases/{name}", "Uninstall a release", requests.Uninstall, changes.uninstall,
-        None, status=204, error_statuses=CHANGE_ERRORS,
+        "helm_uninstall", "DELETE", "/releases/{name}", "Uninstall a release", requests.UninstallRequest,
+        changes.uninstall, None, status=204, error_statuses=CHANGE_ERRORS,
     ),
     _change(
-        "helm_rollback", "POST", "/releases/{name}/rollback", "Roll back to an earlier revision", requests.Rollback,
-        changes.rollback, None, status=204, error_statuses=_INSTALL_ERRORS,
+        "helm_rollback", "POST", "/releases/{name}/rollback", "Roll back to an earlier revision",
+        requests.RollbackRequest, changes.rollback, None, status=204, error_statuses=_INSTALL_ERRORS,
     ),
     _change(
         "helm_test", "POST", "/releases/{name}/test", "Run the tests of a release; 200 even if some fail",
-        requests.Test, changes.test, list[TestResult], error_statuses=CHANGE_ERRORS,
+        requests.TestRequest, changes.test, list[TestResult], error_statuses=CHANGE_ERRORS,
     ),
 ]  # fmt: skip
 
@@ -98,7 +98,7 @@ class RevisionRequest(ReleaseRequest):
 
 
 @http_message
-class ListRequest:
+class ReleaseListRequest:
     namespace: str | None = query("The namespace of the releases; `default` by default.", check=refs.namespace)
     context: str | None = query(_CONTEXT)
     all_namespaces: bool = query("List the releases of all namespaces.", False)
@@ -117,7 +117,7 @@ class ValuesRequest(ReleaseRequest):
     revision: int | None = query(_REVISION, low=1)
 
 
-async def listing(work: Work, request: ListRequest) -> Warned:
+async def listing(work: Work, request: ReleaseListRequest) -> Warned:
     if request.all_namespaces and request.namespace is not None:
         raise Invalid("namespace cannot be combined with allNamespaces")
     namespace = None if request.all_namespaces else request.namespace or "default"
@@ -191,7 +191,7 @@ _read = partial(ChartOperation, needs="cluster", error_statuses=(400, 404, 500, 
 
 READS: list[ChartOperation] = [
     _read(
-        "helm_list", "GET", "/releases", "List releases with their newest revision", ListRequest, listing,
+        "helm_list", "GET", "/releases", "List releases with their newest revision", ReleaseListRequest, listing,
         list[ListRow | UpgradableRow], headers={"X-Total-Count": "The number of releases without limit and offset"},
     ),
     _read(

@@ -15,7 +15,7 @@ from models import markdown
 from models.charts.repositories import stored as catalogue
 from models.charts.repositories.listings import matching
 from models.charts.repositories.listings import versions as listed_versions
-from models.charts.repositories.stored import Source
+from models.charts.repositories.stored import RepositorySource
 from models.charts.responses import HubItem
 from models.errors import Invalid, Problem
 from models.paging import whole
@@ -28,7 +28,7 @@ _MAX_VERSIONS = 200
 _MAX_HUB_RESULTS = 30
 _MAX_CHARTS = 50
 _STATES = ("fetched", "failed")
-_SORTS: dict[str, Callable[[Source], Any]] = {
+_SORTS: dict[str, Callable[[RepositorySource], Any]] = {
     "name": lambda source: (source.name or "").lower(),
     "url": lambda source: source.url,
     "fetched": lambda source: source.fetched_at,
@@ -41,7 +41,7 @@ def repository_url(name: str) -> str:
     return f"/repositories/{quote(name, safe='')}"
 
 
-class Repositories(ChartPage):
+class RepositoriesPage(ChartPage):
     """The repositories, the form that adds one, and the search of the public hub."""
 
     back = "/repositories"
@@ -222,7 +222,7 @@ class OneChart(ChartPage):
 
 
 routes: list[Route] = [
-    (r"/repositories/?", Repositories),
+    (r"/repositories/?", RepositoriesPage),
     (r"/repositories/([^/]+)", OneRepository),
     (r"/repositories/([^/]+)/([^/]+)", OneChart),
 ]

@@ -14,7 +14,7 @@ from supervisor.charts.workers import MAX_INLINE_BYTES
 
 
 @http_message(kw_only=True)
-class SearchRequest:
+class RepositorySearchRequest:
     keyword: str = query("part of a name, description or keyword; all charts by default", "")
     versions: bool = query("every version instead of the newest one", False)
     devel: bool = query("prereleases too", False)
@@ -22,7 +22,7 @@ class SearchRequest:
     limit: int = query("the number of charts", 50, low=1, high=500)
 
 
-async def search(work: Work, request: SearchRequest) -> Warned:
+async def search(work: Work, request: RepositorySearchRequest) -> Warned:
     wanted = request.version or (ranking.WITH_PRERELEASES if request.devel else ranking.STABLE)
     keyword = request.keyword.lower()
     charts = await work.charts.repositories.search(keyword)
@@ -36,7 +36,7 @@ async def search(work: Work, request: SearchRequest) -> Warned:
 SEARCH: list[ChartOperation] = [
     ChartOperation(
         "helm_search_repo", "GET", "/repos/search", "Search the charts of all repositories, best match first",
-        SearchRequest, search, list[ChartItem], group="repositories", error_statuses=(400, 422, 500, 503),
+        RepositorySearchRequest, search, list[ChartItem], group="repositories", error_statuses=(400, 422, 500, 503),
         headers={"X-Total-Count": "The number of charts without limit"},
     ),
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest
 from tornado.web import RequestHandler
 
 from handlers.http.head_limit import MAX_FIELDS
-from handlers.listener import Connection
+from handlers.listener import ClientSocket
 from models.errors import Invalid, Problem, SlowRequest, TooLarge
 
 _DROP_SECONDS = 10.0
@@ -151,11 +151,11 @@ class BodyLimit(HTTPMessageDelegate):
             self._timer = asyncio.get_running_loop().call_later(_DROP_SECONDS, self.finish)
 
 
-def connection_of(request: HTTPServerRequest) -> Connection | None:
+def connection_of(request: HTTPServerRequest) -> ClientSocket | None:
     """Returns a request's connection; None for a request from within the server."""
     stream = getattr(request.connection, "stream", None)
     connection = getattr(stream, "socket", None)
-    return connection if isinstance(connection, Connection) else None
+    return connection if isinstance(connection, ClientSocket) else None
 
 
 def _announced(headers: HTTPHeaders) -> int:

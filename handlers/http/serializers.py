@@ -18,8 +18,8 @@ from cattrs.gen import make_dict_unstructure_fn, override
 from models import VERSION
 from models.json_format import Instant, camel_case, http_message, rfc3339
 from models.paging import Page
-from models.supervision.events import Entry
-from models.supervision.metrics import Point
+from models.supervision.events import StatusEvent
+from models.supervision.metrics import MetricStep
 from models.supervision.notices import Notice
 from models.supervision.process import Status
 from models.times import SECOND
@@ -141,7 +141,7 @@ class MetricPoint:
     group_memory_max: float
 
 
-def metric_point(point: Point) -> MetricPoint:
+def metric_point(point: MetricStep) -> MetricPoint:
     return MetricPoint(
         at=Instant(point.at * SECOND),
         cpu_avg=round(point.cpu_avg, 2),
@@ -401,7 +401,7 @@ def process_health(process: Process, report: HealthReport | None) -> ProcessHeal
     )
 
 
-def event_entry(entry: Entry) -> ProcessEventEntry:
+def event_entry(entry: StatusEvent) -> ProcessEventEntry:
     return ProcessEventEntry(
         id=entry.id,
         pid=entry.pid,

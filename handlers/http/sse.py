@@ -13,9 +13,9 @@ from typing import Generic, Protocol, TypeVar
 from tornado.iostream import IOStream
 
 from handlers.http.sse_connection import Poll, Stream, take_over
-from models.config.settings import Server
+from models.config.settings import ServerSettings
 from models.errors import Unavailable
-from models.supervision.events import Entry
+from models.supervision.events import StatusEvent
 
 HEARTBEAT_SECONDS = 20.0
 RETRY_MILLISECONDS = 3000
@@ -61,10 +61,10 @@ def block(event: str, data: str, id: int | str | None = None, retry: int | None 
 class Streams:
     """All open streams: their limit, their heartbeat and their end."""
 
-    statuses: Broadcast[Entry]
+    statuses: Broadcast[StatusEvent]
     """Status changes of processes."""
 
-    def __init__(self, settings: Server) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._open: dict[str, set[Stream]] = {kind: set() for kind in KINDS}
         self._discard = {kind: streams.discard for kind, streams in self._open.items()}

@@ -21,7 +21,7 @@ from handlers.http.proxy import is_forwarded
 from handlers.mcp import bridge
 from handlers.mcp.bridge import Exchange
 from handlers.mcp.derived_tools import tools_of
-from handlers.mcp.toolbox import Selection, Toolbox, ToolCaller
+from handlers.mcp.toolbox import Toolbox, ToolCaller, ToolSelection
 from handlers.routing import Route, Service
 from models.charts.tool_messages import Kind, SmallMessage, shortened
 from models.config.settings import Config
@@ -90,7 +90,7 @@ class Tools:
             is_passed_on = is_forwarded(handler.request, handler.config)
             return await bridge.internal_request(self._application, handler.request, is_passed_on, method, path, body)
 
-        selection = Selection.of_query(
+        selection = ToolSelection.of_query(
             handler.get_query_argument("toolsets", None), handler.get_query_argument("readonly", None)
         )
         tool_caller = ToolCaller(

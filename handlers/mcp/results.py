@@ -35,18 +35,18 @@ class Blob:
 
 
 @frozen
-class Result:
+class ToolResult:
     text: str = ""
     blob: Blob | None = None
     warnings: tuple[str, ...] = ()
     is_error: bool = False
 
 
-DONE = Result("done")
+DONE = ToolResult("done")
 """The result of a response without a body."""
 
 
-async def of_value(operation: ChartOperation, value: Any) -> Result:
+async def of_value(operation: ChartOperation, value: Any) -> ToolResult:
     """Returns the result of a chart operation's value. Raises `TooLarge`."""
     if isinstance(value, Warned):
         return evolve(await of_value(operation, value.value), warnings=value.warnings)
@@ -59,12 +59,12 @@ async def of_value(operation: ChartOperation, value: Any) -> Result:
     return of_json(serializers.encoded(value))
 
 
-def of_json(body: bytes) -> Result:
+def of_json(body: bytes) -> ToolResult:
     """Raises `TooLarge`."""
     return _text(body)
 
 
-def of_response(status: int, media_type: str, body: bytes) -> Result:
+def of_response(status: int, media_type: str, body: bytes) -> ToolResult:
     """Returns the result of a REST response. Raises `TooLarge`."""
     is_json = media_type.partition(";")[0].endswith("json")
     if status >= 400:
@@ -78,7 +78,7 @@ def of_response(status: int, media_type: str, body: bytes) -> Result:
 PAGE_ROWS = 20
 
 
-async def page(result: Result, cursor: int, rows: int | None) -> Result:
+async def page(result: ToolResult, cursor: int, rows: int | None) -> ToolResult:
     """The rows of a list from `cursor` on, 20 unless the caller asked for more, with the cursor of the next page.
 
     A list that fits stays a list; results that are no list are returned as they are. The loop runs between the rows.
@@ -104,7 +104,7 @@ async def _rows(text: str) -> AsyncIterator[str]:
             pause = at + _SLICE_CHARACTERS
 
 
-async def bounded(result: Result, arguments: Collection[str], other: str) -> Result:
+async def bounded(result: ToolResult, arguments: Collection[str], other: str) -> ToolResult:
     """The result, or an error that names a narrower call where its event would be too large.
 
     `arguments` are those that the tool has; `other` is another way to get all.
@@ -117,7 +117,7 @@ async def bounded(result: Result, arguments: Collection[str], other: str) -> Res
     return failed(f"the result has {size} bytes, and a tool returns less than {MAX_EVENT_BYTES}; {advice}")
 
 
-async def _encoded_bytes(result: Result) -> int:
+async def _encoded_bytes(result: ToolResult) -> int:
     """The size of a result in its event, at most; a character of its text takes up to six bytes.
 
     A large text is measured in slices, and the loop runs between them.
@@ -134,19 +134,19 @@ async def _encoded_bytes(result: Result) -> int:
     return size
 
 
-def failed(message: str) -> Result:
-    return Result(message, is_error=True)
+def failed(message: str) -> ToolResult:
+    return ToolResult(message, is_error=True)
 
 
-def _text(body: bytes) -> Result:
+def _text(body: bytes) -> ToolResult:
     _check(len(body))
-    return Result(body.decode("utf-8", "replace"))
+    return ToolResult(body.decode("utf-8", "replace"))
 
 
-async def _of_file(download: Download) -> Result:
+async def _of_file(download: Download) -> ToolResult:
     _check((await asyncio.to_thread(download.file.stat)).st_size)
     content = await asyncio.to_thread(download.file.read_bytes)
-    return Result(f"{download.name}, {len(content)} bytes", blob=Blob(download.name, GZIP, content))
+    return ToolResult(f"{download.name}, {len(content)} bytes", blob=Blob(download.name, GZIP, content))
 
 
 def _check(size: int) -> None:

@@ -14,7 +14,7 @@ from handlers.mcp import resources
 from handlers.mcp.derived_tools import Tool
 from handlers.mcp.prompts import PROMPTS, Prompt
 from handlers.mcp.resources import ResourceTemplate
-from handlers.mcp.results import Result
+from handlers.mcp.results import ToolResult
 from handlers.mcp.toolbox import Toolbox, ToolCaller
 from models.errors import NotFound, Problem
 
@@ -98,7 +98,7 @@ def _template(template: ResourceTemplate) -> types.ResourceTemplate:
     )
 
 
-def _result(result: Result) -> types.CallToolResult:
+def _result(result: ToolResult) -> types.CallToolResult:
     content: list[types.ContentBlock] = [types.TextContent(type="text", text=result.text)]
     content += [types.TextContent(type="text", text=f"warning: {line}") for line in result.warnings]
     if result.blob is not None:

@@ -21,7 +21,7 @@ from handlers.http.credentials import Caller
 from handlers.http.permissions import READ_CLUSTER, admit, check_changes_open, check_cluster_reads
 from handlers.mcp import project_names, results
 from handlers.mcp.derived_tools import Forwarded, Tool, toolset_of
-from handlers.mcp.results import Result
+from handlers.mcp.results import ToolResult
 from models.charts.helm_args import EncodedValues
 from models.charts.tool_messages import Kind, SmallMessage, check_size, decoded_file
 from models.config.parsers import TOOLSETS
@@ -46,14 +46,14 @@ class SendRequest(Protocol):
 
 
 @frozen
-class Selection:
+class ToolSelection:
     """The tools that a client asks for: sets of tools, and whether only those that change nothing."""
 
     toolsets: frozenset[str] = frozenset(TOOLSETS)
     is_read_only: bool = False
 
     @classmethod
-    def of_query(cls, toolsets: str | None, readonly: str | None) -> Selection:
+    def of_query(cls, toolsets: str | None, readonly: str | None) -> ToolSelection:
         """Reads `?toolsets=tests,charts&readonly=true`. Raises `Invalid`."""
         names = frozenset(part for part in map(str.strip, (toolsets or ",".join(TOOLSETS)).split(",")) if part)
         if unknown := sorted(names - set(TOOLSETS)):
@@ -75,7 +75,7 @@ class ToolCaller:
     send: SendRequest
     on_disconnect: Callable[[Callable[[], object]], object] = lambda _: None
     """Registers a callback for the moment the client disconnects."""
-    selection: Selection = Selection()
+    selection: ToolSelection = ToolSelection()
     moved: SmallMessage | None = None
     """What was taken out of the message."""
 
@@ -98,7 +98,7 @@ class Toolbox:
         self._config = config
         self._tools = {tool.name: tool for tool in tools}
         self._charts = charts
-        self._running: set[asyncio.Task[Result]] = set()
+        self._running: set[asyncio.Task[ToolResult]] = set()
         self._workers = ThreadPoolExecutor(1, "tools")
         self._waiting = 0
 
@@ -110,7 +110,7 @@ class Toolbox:
             if self._why_missing(tool, caller.selection) is None and self._may_call(tool, caller.caller)
         ]
 
-    def find(self, name: str, selection: Selection = Selection()) -> Tool:
+    def find(self, name: str, selection: ToolSelection = ToolSelection()) -> Tool:
         """Raises `NotFound`; a tool that changes something exists only where changes are enabled."""
         tool = self._tools.get(name)
         reason = self._why_missing(tool, selection) if tool is not None else None
@@ -132,7 +132,7 @@ class Toolbox:
         tool = self._tools.get(name)
         return tool.schema if tool is not None else None
 
-    def _why_missing(self, tool: Tool, selection: Selection) -> str | None:
+    def _why_missing(self, tool: Tool, selection: ToolSelection) -> str | None:
         if toolset_of(tool.name) not in self._config().svc.mcp.toolsets:
             return "its set is turned off (svc.mcp.toolsets)"
         if not selection.has(tool):
@@ -167,7 +167,7 @@ class Toolbox:
         if self._running:
             await asyncio.wait(self._running)
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
+    async def call(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> ToolResult:
         """Calls a tool. A change that has begun continues when the client disconnects."""
         if caller.moved is not None and caller.moved.refusal:
             return results.failed(caller.moved.refusal)
@@ -179,7 +179,7 @@ class Toolbox:
         result = await self._page(tool, arguments, caller)
         return await results.bounded(result, tool.arguments, tool.rest_hint)
 
-    async def _page(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
+    async def _page(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> ToolResult:
         """The result; of a tool that pages a list, the page that `cursor` and `limit` name."""
         if not tool.is_paged:
             return await self._call(tool, arguments, caller)
@@ -192,7 +192,7 @@ class Toolbox:
         except Problem as problem:
             return results.failed(problem.message)
 
-    async def _call(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
+    async def _call(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> ToolResult:
         if isinstance(tool.action, Forwarded):
             return await _reported(tool, self._forward(tool.action, arguments, caller.send))
         try:
@@ -222,7 +222,7 @@ class Toolbox:
 
     async def _operate(
         self, operation: ChartOperation, work: Work, arguments: Mapping[str, Any], caller: ToolCaller
-    ) -> Result:
+    ) -> ToolResult:
         async def read_request() -> Any:
             try:
                 given = await self._in_worker(lambda: _with_files(operation, work, caller.restored(arguments)))
@@ -230,13 +230,13 @@ class Toolbox:
                 raise Failed(f"the request could not be stored: {error.strerror}") from None
             return read_arguments(operation.request_type, given)
 
-        async def respond(value: Any) -> Result:
+        async def respond(value: Any) -> ToolResult:
             return await results.of_value(operation, value)
 
-        result: Result = await run(operation, work, read_request, respond)
+        result: ToolResult = await run(operation, work, read_request, respond)
         return result
 
-    async def _forward(self, request: Forwarded, arguments: Mapping[str, Any], send: SendRequest) -> Result:
+    async def _forward(self, request: Forwarded, arguments: Mapping[str, Any], send: SendRequest) -> ToolResult:
         check_size(arguments)  # they are small: large ones were taken out, or refused, in a worker process
         check_text(arguments)
         given = {name: value for name, value in arguments.items() if value is not None}
@@ -266,7 +266,7 @@ class Toolbox:
             self._waiting -= 1
 
 
-async def _reported(tool: Tool, work: Awaitable[Result]) -> Result:
+async def _reported(tool: Tool, work: Awaitable[ToolResult]) -> ToolResult:
     """Returns the result, or the failure with the message of REST."""
     try:
         return await work

@@ -55,7 +55,7 @@ _ABOUT = {
 _YAML = "application/yaml"
 
 
-class Document:
+class InterfaceDocument:
     def __init__(self, config: Config, services: Sequence[Service], has_cluster: bool = True) -> None:
         """Without a cluster, operations that need one are left out, except those that change something."""
         self._config = config

@@ -15,10 +15,10 @@ from urllib.parse import quote, urlencode
 import yaml
 from attrs import frozen
 
-from handlers.base import Base, Page, write_long_page
+from handlers.base import Base, HtmlPage, write_long_page
 from handlers.http import serializers
 from handlers.http.permissions import READ
-from handlers.openapi.document import Document
+from handlers.openapi.document import InterfaceDocument
 from handlers.routing import Route, Service
 from handlers.server.system import common_routes
 from handlers.tracker.pages import badges
@@ -34,7 +34,7 @@ _FORM = "multipart/form-data"
 
 
 @frozen
-class Operation:
+class OperationEntry:
     """One operation in the list. `kind` is the kind of state that its method is coloured by."""
 
     id: str
@@ -49,7 +49,7 @@ class Operation:
 
 
 @frozen
-class Input:
+class InputEntry:
     """A parameter or a field of the body. `control` is the kind of its form control."""
 
     name: str
@@ -69,7 +69,7 @@ class Input:
 
 
 @frozen
-class Response:
+class ResponseEntry:
     status: str
     about: str
     media_types: Sequence[str]
@@ -80,30 +80,30 @@ class Response:
 class Details:
     """One operation with everything that a caller needs to call it."""
 
-    operation: Operation
-    inputs: Sequence[Input]
+    operation: OperationEntry
+    inputs: Sequence[InputEntry]
     media_type: str
     """The media type of the body, or empty."""
     body: str
     """An example of a JSON body."""
     schema: str
     """The schema of the body."""
-    responses: Sequence[Response]
+    responses: Sequence[ResponseEntry]
     needs: Sequence[str]
     """The names of the credentials that are accepted, or nothing where none is needed."""
     curl: str
 
 
-def operations(document: Json) -> list[Operation]:
+def operations(document: Json) -> list[OperationEntry]:
     """All operations of a document, in its order."""
     return [
-        Operation(about["operationId"], method.upper(), path, about["summary"], about["tags"][0])
+        OperationEntry(about["operationId"], method.upper(), path, about["summary"], about["tags"][0])
         for path, methods in document["paths"].items()
         for method, about in methods.items()
     ]
 
 
-def grouped(document: Json, text: str) -> list[tuple[str, str, list[Operation]]]:
+def grouped(document: Json, text: str) -> list[tuple[str, str, list[OperationEntry]]]:
     """The operations whose path, name or summary contains each word of the text: name, description and operations."""
     words = text.lower().split()
     matches = [
@@ -146,16 +146,16 @@ def details(document: Json, id: str, origin: str) -> Details | None:
     )
 
 
-def _parameter(one: Json) -> Input:
+def _parameter(one: Json) -> InputEntry:
     return _input(one["name"], one["in"], one["schema"], one.get("description", ""), one["required"])
 
 
-def _input(name: str, where: str, schema: Json, about: str, is_required: bool) -> Input:
+def _input(name: str, where: str, schema: Json, about: str, is_required: bool) -> InputEntry:
     example = next(iter(schema.get("examples", ())), "")
     choices = [str(choice) for choice in schema.get("enum", ()) if choice is not None]
     default = schema.get("default")
     shown = "" if default is None else json.dumps(default) if not isinstance(default, str) else default
-    return Input(name, where, _type(schema), about, is_required, choices, shown, str(example))
+    return InputEntry(name, where, _type(schema), about, is_required, choices, shown, str(example))
 
 
 def _type(schema: Json) -> str:
@@ -165,24 +165,24 @@ def _type(schema: Json) -> str:
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 
-def _form_fields(schema: Json, schemas: Json) -> Iterator[Input]:
+def _form_fields(schema: Json, schemas: Json) -> Iterator[InputEntry]:
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         if field.get("type") == "object" or "$ref" in field:
             example = json.dumps(_example(field, schemas))
-            yield Input(name, "form", "JSON", field.get("description", ""), name in required, example=example)
+            yield InputEntry(name, "form", "JSON", field.get("description", ""), name in required, example=example)
         else:
             items = field.get("items", {})
             shown = items if items.get("format") == "binary" else field
             yield _input(name, "form", shown, field.get("description", ""), name in required)
 
 
-def _responses(responses: Json, schemas: Json) -> Iterator[Response]:
+def _responses(responses: Json, schemas: Json) -> Iterator[ResponseEntry]:
     for status, about in responses.items():
         content = about.get("content", {})
         schema = next((one["schema"] for one in content.values() if "schema" in one), None)
         is_good = status.startswith("2")
-        yield Response(
+        yield ResponseEntry(
             status, about["description"], list(content), described(schema, schemas) if schema and is_good else ""
         )
 
@@ -239,8 +239,8 @@ def _example(schema: Json, schemas: Json, depth: int = 0) -> Any:
 
 
 def _curl(
-    operation: Operation,
-    inputs: Sequence[Input],
+    operation: OperationEntry,
+    inputs: Sequence[InputEntry],
     media_type: str,
     body: str,
     needs: Sequence[str],
@@ -294,7 +294,9 @@ class Api(Base):
         services: tuple[Service, ...] = self.settings["served"]
         requested = [service for service in services if not self.prefix or service.prefix == self.prefix]
         has_cluster = self.charts.groups()["releases"]
-        return Document(self.config, [*requested, shared_endpoints(requested[0])], has_cluster).write(self.prefix)
+        return InterfaceDocument(self.config, [*requested, shared_endpoints(requested[0])], has_cluster).write(
+            self.prefix
+        )
 
 
 class ApiYaml(Api):
@@ -304,7 +306,7 @@ class ApiYaml(Api):
         return yaml.safe_dump(self.document(), sort_keys=False, allow_unicode=True).encode()
 
 
-class InterfacePage(Api, Page):
+class InterfacePage(Api, HtmlPage):
     """The document as a page: operations by group, and one operation with its schemas, an example and a form."""
 
     async def get(self) -> None:

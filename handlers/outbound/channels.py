@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from handlers.base import Base
 from handlers.operations import Operation, operation_routes
 from handlers.outbound import fields
-from handlers.outbound.scopes import SCOPES, Resource, check_stored, scope_of
+from handlers.outbound.scopes import SCOPES, OutboundResource, check_stored, scope_of
 from handlers.routing import Route
 from handlers.tracker.responses import SecretInfo
 from models.config import parsers, secret_files
@@ -19,7 +19,7 @@ from models.errors import Conflict, Invalid, NotFound, Throttled
 from models.inputs import ID_TEXT, NAME, path
 from models.json_format import Instant, http_message
 from models.outbound import channels, rules
-from models.outbound.channels import MAX_RECIPIENTS, Channel, Settings
+from models.outbound.channels import MAX_RECIPIENTS, Channel, StoredSettings
 from models.outbound.rules import SERVER
 from models.outbound.tables import store
 from supervisor.http import urls
@@ -164,7 +164,7 @@ async def keep_channel(handler: Base, request: Any) -> ChannelInfo:
     if project_id == SERVER and request.name in handler.config.notify.channels:
         raise Conflict(f"there is another channel named {request.name}, in the configuration")
     changes = fields.given({name: getattr(request, name) for name in channels.SECRETS})
-    settings = Settings(request.type, request.to, request.preset, request.priority, _host(changes.get("url")))
+    settings = StoredSettings(request.type, request.to, request.preset, request.priority, _host(changes.get("url")))
 
     def keep() -> tuple[Channel, str | None]:
         with store.atomic():
@@ -178,7 +178,7 @@ async def keep_channel(handler: Base, request: Any) -> ChannelInfo:
     return channel_info(kept, generated)
 
 
-def _complete(id: str | None, project_id: int, settings: Settings, changes: dict[str, str | None]) -> str | None:
+def _complete(id: str | None, project_id: int, settings: StoredSettings, changes: dict[str, str | None]) -> str | None:
     """Adds a secret to the changes of a webhook that would have none, and returns it.
 
     Raises `Invalid` for a channel that could not be sent to.
@@ -243,7 +243,7 @@ def _check_test(handler: Base, core: Core, channel: Channel) -> None:
     tests.append(now)
 
 
-CHANNELS = Resource(
+CHANNELS = OutboundResource(
     "channel",
     "channel",
     (NewChannel, NewProjectChannel),

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.config.parsers import ValidationError
 from models.errors import Invalid
-from models.inputs import UNSET, Kind, body
+from models.inputs import UNSET, InputKind, body
 from models.supervision.process import Seconds
 
 MAX_NAME_CHARACTERS = 64
@@ -26,7 +26,7 @@ def text(about: str, required: bool = False, **schema: Any) -> Any:
             raise Invalid(f"{name} must be a text of 1 to {most} printable characters")
         return value.strip()
 
-    kind = Kind({"type": "string", "minLength": 1, "maxLength": MAX_ITEM_CHARACTERS, **schema}, read)
+    kind = InputKind({"type": "string", "minLength": 1, "maxLength": MAX_ITEM_CHARACTERS, **schema}, read)
     return body(about, None, required=required, kind=kind)
 
 
@@ -36,7 +36,9 @@ def one_of(about: str, *choices: str, default: str | None = None) -> Any:
             raise Invalid(f"{name} must be one of {', '.join(choices)}")
         return str(value)
 
-    return body(about, default, required=default is None, kind=Kind({"type": "string", "enum": list(choices)}, read))
+    return body(
+        about, default, required=default is None, kind=InputKind({"type": "string", "enum": list(choices)}, read)
+    )
 
 
 def texts(
@@ -56,7 +58,7 @@ def texts(
         return tuple(value)
 
     items = {"type": "string", "minLength": 1, "maxLength": MAX_ITEM_CHARACTERS}
-    kind = Kind({"type": "array", "items": items, "minItems": int(required), "maxItems": most}, read)
+    kind = InputKind({"type": "array", "items": items, "minItems": int(required), "maxItems": most}, read)
     return body(about, default, required=required, kind=kind)
 
 
@@ -66,7 +68,7 @@ def flag(about: str, default: bool) -> Any:
             raise Invalid(f"{name} must be true or false")
         return value
 
-    return body(about, default, kind=Kind({"type": "boolean"}, read))
+    return body(about, default, kind=InputKind({"type": "boolean"}, read))
 
 
 def seconds(about: str, default: float) -> Any:
@@ -78,7 +80,7 @@ def seconds(about: str, default: float) -> Any:
             raise Invalid(f"{name} must be a number of seconds from 0 to {most}")
         return Seconds(value)
 
-    return body(about, Seconds(default), kind=Kind({"type": "number", "minimum": 0, "maximum": most}, read))
+    return body(about, Seconds(default), kind=InputKind({"type": "number", "minimum": 0, "maximum": most}, read))
 
 
 def number(about: str, default: int | None, low: int, high: int) -> Any:
@@ -87,7 +89,7 @@ def number(about: str, default: int | None, low: int, high: int) -> Any:
             raise Invalid(f"{name} must be a whole number from {low} to {high}")
         return value
 
-    return body(about, default, kind=Kind({"type": "integer", "minimum": low, "maximum": high}, read))
+    return body(about, default, kind=InputKind({"type": "integer", "minimum": low, "maximum": high}, read))
 
 
 def secret(about: str, most: int, check: Callable[[str], object]) -> Any:
@@ -102,7 +104,7 @@ def secret(about: str, most: int, check: Callable[[str], object]) -> Any:
         return value
 
     schema = {"type": ["string", "null"], "writeOnly": True, "maxLength": most}
-    return body(about, UNSET, kind=Kind(schema, read, reads_null=True))
+    return body(about, UNSET, kind=InputKind(schema, read, reads_null=True))
 
 
 def checked(name: str, check: Callable[[str], object], value: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handlers.base import Page, write_page
+from handlers.base import HtmlPage, write_page
 from handlers.http.permissions import ADMINISTER
 from handlers.outbound.channels import ChannelInfo, ChannelTest, get_channel, list_channels, test_channel
 from handlers.outbound.outbox import DeliveryInfo, MessageRequest, delete_message, delivery_info, retry_message
@@ -16,7 +16,7 @@ _SHOWN = 50
 STATE_KINDS = {"PENDING": "busy warn", "DONE": "good", "DEAD": "bad", "SUPERSEDED": ""}
 
 
-class Notifications(Page):
+class Notifications(HtmlPage):
     permission = ADMINISTER
     back = "/notifications"
     tested: ChannelTest | None = None
@@ -61,7 +61,7 @@ class ChannelTestForm(Notifications):
         await self.show()
 
 
-class MessageForm(Page):
+class MessageForm(HtmlPage):
     permission = ADMINISTER
     back = "/notifications"
 

@@ -9,10 +9,10 @@ from attrs import fields as attributes
 from handlers.base import Base
 from handlers.operations import operation_routes
 from handlers.outbound import fields
-from handlers.outbound.scopes import Resource, check_stored, scope_of
+from handlers.outbound.scopes import OutboundResource, check_stored, scope_of
 from handlers.routing import Route
 from models.config import parsers
-from models.config.settings import NotifyRule
+from models.config.settings import NotifyRuleSettings
 from models.errors import Invalid
 from models.inputs import ID_TEXT, NAME, path
 from models.json_format import Instant, http_message
@@ -52,7 +52,7 @@ class NotifyRuleInfo:
 
 
 def rule_info(one: Rule) -> NotifyRuleInfo:
-    values = {each.name: getattr(one.settings, each.name) for each in attributes(NotifyRule)}
+    values = {each.name: getattr(one.settings, each.name) for each in attributes(NotifyRuleSettings)}
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return NotifyRuleInfo(
         id=one.id,
@@ -85,7 +85,7 @@ class RuleFields:
 
 
 @http_message
-class NewRule(RuleFields):
+class NewNotifyRule(RuleFields):
     """A rule of the server."""
 
 
@@ -126,9 +126,9 @@ async def keep_rule(handler: Base, request: Any) -> NotifyRuleInfo:
     if id is not None:
         check_stored("rule", id, "change")
     await core.run(core.notifier.read)
-    values = {each.name: getattr(request, each.name) for each in attributes(NotifyRule)}
+    values = {each.name: getattr(request, each.name) for each in attributes(NotifyRuleSettings)}
     values["channels"] = _channels(core, request.channels, project_id)
-    settings = NotifyRule(**values)
+    settings = NotifyRuleSettings(**values)
 
     def keep() -> Rule:
         with store.atomic():
@@ -157,10 +157,10 @@ async def delete_rule(handler: Base, request: Any) -> None:
     await core.changed()
 
 
-RULES = Resource(
+RULES = OutboundResource(
     "rule",
     "notification rule",
-    (NewRule, NewProjectRule),
+    (NewNotifyRule, NewProjectRule),
     (ChangedRule, ChangedProjectRule),
     NotifyRuleInfo,
     list_rules,

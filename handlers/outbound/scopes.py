@@ -82,7 +82,7 @@ SCOPES = (
 
 
 @frozen
-class Resource:
+class OutboundResource:
     """What is listed, made, read, changed and deleted. The request types are those of the server and of a project."""
 
     noun: str

@@ -36,11 +36,11 @@ def info(handler: Base, _: NoInputs) -> SupervisorInfo:
 
 
 @http_message
-class Reload:
+class ReloadRequest:
     is_dry_run: bool = query("Only report what would change", False, kind=FLAG, json_name="dry-run")
 
 
-async def reload(handler: Base, request: Reload) -> ReloadResult:
+async def reload(handler: Base, request: ReloadRequest) -> ReloadResult:
     done, need = await handler.services.reload(request.is_dry_run)
     return serializers.reload_result(done, need, request.is_dry_run)
 
@@ -190,7 +190,7 @@ OPERATIONS = [
         name="supervisor_info", permission=READ,
     ),
     Operation(
-        None, "POST", "/supervisor/reload", "Reload the configuration", Reload, reload, ReloadResult,
+        None, "POST", "/supervisor/reload", "Reload the configuration", ReloadRequest, reload, ReloadResult,
         name="supervisor_reload", permission=CONTROL_PROCESSES,
     ),
 ]  # fmt: skip

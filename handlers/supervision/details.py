@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from handlers.http.serializers import Int32, copied, instant
 from models.json_format import Instant, http_message
 from models.supervision.process import Status
-from models.supervision.runs import Outcome, Run, Trigger
+from models.supervision.runs import JobRun, Outcome, Trigger
 from supervisor.processes.process.process import Process
 from supervisor.processes.scheduler import ScheduleReport
 from supervisor.processes.usage import Usage
@@ -65,7 +65,7 @@ class ProcessDetails:
 
 
 def process_details(
-    process: Process, groups: Sequence[str], usage: Usage | None, schedule: ScheduleReport | None, last: Run | None
+    process: Process, groups: Sequence[str], usage: Usage | None, schedule: ScheduleReport | None, last: JobRun | None
 ) -> ProcessDetails:
     record, spec = process.record, process.spec
     return ProcessDetails(
@@ -90,7 +90,7 @@ def process_details(
     )
 
 
-def process_schedule(report: ScheduleReport, last: Run | None) -> ProcessSchedule:
+def process_schedule(report: ScheduleReport, last: JobRun | None) -> ProcessSchedule:
     return copied(
         ProcessSchedule,
         report,
@@ -99,7 +99,7 @@ def process_schedule(report: ScheduleReport, last: Run | None) -> ProcessSchedul
     )
 
 
-def process_run(run: Run) -> ProcessRun:
+def process_run(run: JobRun) -> ProcessRun:
     return ProcessRun(
         id=run.id,
         trigger=run.trigger,

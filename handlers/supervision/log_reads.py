@@ -15,7 +15,7 @@ from handlers.operations import Operation, OperationHandler, operation_routes
 from handlers.routing import Route
 from handlers.supervision.streams import log_file
 from models.errors import Invalid
-from models.inputs import FLAG, NAME, Kind, choice, free_text, path, query, whole
+from models.inputs import FLAG, NAME, InputKind, choice, free_text, path, query, whole
 from models.json_format import Instant, http_message
 from models.supervision.log_marks import LogMark
 from supervisor.processes.logs.follower import Chunk
@@ -28,7 +28,7 @@ _MAX_TEXT = 1000
 
 def _cursor(about: str) -> Any:
     schema = {"type": "string", "examples": ["0a1b2c3d.0.4096.0"]}
-    return query(about, kind=Kind(schema, lambda name, text: read_cursor(text, name)))
+    return query(about, kind=InputKind(schema, lambda name, text: read_cursor(text, name)))
 
 
 def _stream() -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from handlers.base import Page, write_long_page, write_page
+from handlers.base import HtmlPage, write_long_page, write_page
 from handlers.http import serializers
 from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS, admit
 from handlers.routing import Route
@@ -31,12 +31,11 @@ from handlers.web.table import TableQuery, read_table
 from models.config.redaction import shown_environment, shown_words
 from models.errors import Failed, Invalid, Problem
 from models.inputs import read
-from models.paging import Page as EventPage
-from models.paging import Paging
+from models.paging import Page, Paging
 from models.supervision import selectors
-from models.supervision.events import Entry, Filter
+from models.supervision.events import Filter, StatusEvent
 from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
-from models.supervision.runs import Outcome, Run
+from models.supervision.runs import JobRun, Outcome
 from models.times import SECOND
 from supervisor import host
 from supervisor.processes import group_calls
@@ -53,7 +52,7 @@ _MTIME_SLACK_SECONDS = 0.1
 """File times lag behind the clock by up to a tick of the kernel."""
 
 
-class ControlPage(Page):
+class ControlPage(HtmlPage):
     """A page with forms that control processes."""
 
     permission = READ
@@ -153,7 +152,7 @@ class ProcessPage(ControlPage):
             **await self._metrics(name, page),
         )
 
-    async def _metrics(self, name: str, events: EventPage[Entry]) -> dict[str, object]:
+    async def _metrics(self, name: str, events: Page[StatusEvent]) -> dict[str, object]:
         """The plots of CPU and memory."""
         query, now = self.query(), self.clock.now() // SECOND
         requested = query.get("range") or "1h"
@@ -202,7 +201,7 @@ class ProcessPage(ControlPage):
         self.redirect(self.prefix + path, status=303)
 
 
-class LogLines(Page):
+class LogLines(HtmlPage):
     """The newest lines of a log, scrolled to the last: what the page of a process shows in a frame without script."""
 
     permission = READ_LOGS
@@ -221,7 +220,7 @@ class LogLines(Page):
         await write_long_page(self, "supervision/log_lines.html", name=name, text=text)
 
 
-class HistoryPage(Page):
+class HistoryPage(HtmlPage):
     """All changes of status, filtered and sorted."""
 
     permission = READ
@@ -251,7 +250,7 @@ class HistoryPage(Page):
             width=_TIMELINE_WIDTH,
         )
 
-    def _lanes(self, events: Sequence[Entry], is_newest: bool) -> list[tuple[str, list[Span]]]:
+    def _lanes(self, events: Sequence[StatusEvent], is_newest: bool) -> list[tuple[str, list[Span]]]:
         """The timelines of the processes with the latest of these changes, on one axis."""
         if not events:
             return []
@@ -272,7 +271,7 @@ class Span:
     duration: str
 
 
-def ranges_beyond(events: EventPage[Entry], now: int) -> set[str]:
+def ranges_beyond(events: Page[StatusEvent], now: int) -> set[str]:
     """The ranges that show no more than a shorter one: the process had its first event later. `now` is in seconds."""
     if not events.content or events.total > len(events.content):
         return set()
@@ -280,7 +279,7 @@ def ranges_beyond(events: EventPage[Entry], now: int) -> set[str]:
     return {name for before, name in pairwise(process_metrics.RANGES) if process_metrics.RANGES[before] >= age}
 
 
-def _run_counts(runs: Sequence[Run]) -> dict[str, object]:
+def _run_counts(runs: Sequence[JobRun]) -> dict[str, object]:
     """The last run of a job that has started, how many have ended, and how many of these succeeded."""
     ended = [run for run in runs if run.outcome is not None]
     succeeded = sum(run.outcome == "success" for run in ended)
@@ -306,7 +305,7 @@ def _log_streams(spec: ProcessSpec) -> dict[str, str]:
     return {stream: labels[stream] for stream, path in paths.items() if path}
 
 
-def _verb(page: Page, *verbs: str) -> str:
+def _verb(page: HtmlPage, *verbs: str) -> str:
     verb = page.form_value("verb")
     if verb not in verbs:
         raise Invalid(f"verb must be {', '.join(verbs[:-1])} or {verbs[-1]}")
@@ -360,7 +359,7 @@ def _kind_settings(spec: ProcessSpec) -> list[tuple[str, str]]:
     ]
 
 
-def spans(events: Sequence[Entry], now: int, start: int | None = None) -> list[Span]:
+def spans(events: Sequence[StatusEvent], now: int, start: int | None = None) -> list[Span]:
     """The timeline of these events (newest first) from `start` or the first of them up to now; oldest first."""
     if not events:
         return []

@@ -17,7 +17,7 @@ from handlers.routing import Route
 from models.errors import Invalid
 from models.inputs import NAME, instant, path, query, whole
 from models.json_format import Instant, http_message, rfc3339
-from models.supervision.metrics import MAX_POINTS, Point, Series, merged, peak, step_for
+from models.supervision.metrics import MAX_POINTS, MetricStep, Series, merged, peak, step_for
 from models.times import SECOND
 from supervisor import host
 
@@ -34,7 +34,7 @@ _FIRST_SECOND = -62_135_596_800
 
 
 @frozen
-class Window:
+class TimeWindow:
     """The time that is shown, in seconds since 1970."""
 
     start: int
@@ -80,7 +80,7 @@ class MetricsOfProcess(MetricsWindow):
     name: str = path(kind=NAME)
 
 
-def window(request: MetricsWindow, now: int, length: int = 3600, points: int = _PLOT_POINTS) -> Window:
+def window(request: MetricsWindow, now: int, length: int = 3600, points: int = _PLOT_POINTS) -> TimeWindow:
     """The window that a request chooses, `length` seconds by default. Raises `Invalid`."""
     end = now if request.end is None else request.end // SECOND
     start = max(end - length, _FIRST_SECOND) if request.start is None else request.start // SECOND
@@ -94,7 +94,7 @@ def window(request: MetricsWindow, now: int, length: int = 3600, points: int = _
         step = step_for(end - start, points)
     if step >= 60 and (end - start) // step > MAX_POINTS:  # of the samples there are few
         raise Invalid(f"step is too small: at most {MAX_POINTS} points are returned")
-    return Window(start, end, step)
+    return TimeWindow(start, end, step)
 
 
 def sparkline(series: Series, now: int) -> str:
@@ -116,18 +116,20 @@ def sparkline(series: Series, now: int) -> str:
     )
 
 
-def plots(points: Sequence[Point], starts: Sequence[int], shown: Window) -> list[Plot]:
+def plots(points: Sequence[MetricStep], starts: Sequence[int], shown: TimeWindow) -> list[Plot]:
     """The plots of CPU and memory over one time axis; empty without two points. `starts` are in microseconds."""
     if len(points) < 2:
         return []
     cpu, memory = peak(points)
     marks = [_x(at // SECOND, shown) for at in starts]
     return [
-        _plot("cpu", "CPU", [_Values(one.at, *one.values[:2], one.group_cpu_avg) for one in points], cpu, shown, marks),
+        _plot(
+            "cpu", "CPU", [_PlotPoint(one.at, *one.values[:2], one.group_cpu_avg) for one in points], cpu, shown, marks
+        ),
         _plot(
             "memory",
             "Memory",
-            [_Values(one.at, *one.values[2:4], one.group_memory_avg) for one in points],
+            [_PlotPoint(one.at, *one.values[2:4], one.group_memory_avg) for one in points],
             memory,
             shown,
             marks,
@@ -140,7 +142,7 @@ def text_of(key: str, value: float) -> str:
     return f"{value:.1f} %" if key == "cpu" else host.size(int(value))
 
 
-def rows(points: Sequence[Point], shown: Window) -> list[tuple[int, Sequence[str]]]:
+def rows(points: Sequence[MetricStep], shown: TimeWindow) -> list[tuple[int, Sequence[str]]]:
     """The values in a few rows, for those who do not see a plot: time in microseconds, CPU and memory.
 
     Where the values of the process group differ, they follow.
@@ -155,12 +157,12 @@ def rows(points: Sequence[Point], shown: Window) -> list[tuple[int, Sequence[str
     return table
 
 
-def has_group(points: Iterable[Point]) -> bool:
+def has_group(points: Iterable[MetricStep]) -> bool:
     """Whether the process group has used more than the process alone."""
     return any(one.values[:4] != one.values[4:] for one in points)
 
 
-def moves(shown: Window, now: int, keep: int) -> list[tuple[str, str]]:
+def moves(shown: TimeWindow, now: int, keep: int) -> list[tuple[str, str]]:
     """Links to other windows, by their label: the query of each. They replace zooming by drag."""
     length = shown.end - shown.start
     oldest, quarter = now - keep, length // 4
@@ -181,12 +183,12 @@ def _text(seconds: int) -> str:
     return rfc3339(max(seconds, _FIRST_SECOND) * SECOND).replace(".000000", "")
 
 
-def _x(at: int, shown: Window) -> float:
+def _x(at: int, shown: TimeWindow) -> float:
     x = (at - shown.start) / (shown.end - shown.start) * _PLOT_WIDTH
     return round(min(float(_PLOT_WIDTH), max(0.0, x)), 1)
 
 
-class _Values(NamedTuple):
+class _PlotPoint(NamedTuple):
     """A point of one plot."""
 
     at: int
@@ -195,7 +197,9 @@ class _Values(NamedTuple):
     group: float
 
 
-def _plot(key: str, label: str, points: Sequence[_Values], top: float, shown: Window, starts: Sequence[float]) -> Plot:
+def _plot(
+    key: str, label: str, points: Sequence[_PlotPoint], top: float, shown: TimeWindow, starts: Sequence[float]
+) -> Plot:
     has_own_group = any(point.group != point.average for point in points)
     texts, area = list[str](), ""
     for point in points:
@@ -210,12 +214,12 @@ def _plot(key: str, label: str, points: Sequence[_Values], top: float, shown: Wi
     return Plot(key, label, line, area, group, starts, text_of(key, top), ";".join(texts))
 
 
-def _line(values: Sequence[tuple[int, float]], top: float, shown: Window) -> str:
+def _line(values: Sequence[tuple[int, float]], top: float, shown: TimeWindow) -> str:
     """The data of a path. A single value is drawn as a point."""
     return "".join(f"M{'L'.join(part if len(part) > 1 else part * 2)}" for part in _parts(values, top, shown))
 
 
-def _parts(values: Sequence[tuple[int, float]], top: float, shown: Window) -> list[list[str]]:
+def _parts(values: Sequence[tuple[int, float]], top: float, shown: TimeWindow) -> list[list[str]]:
     """The coordinates of values; a new part begins where there was no sample."""
     parts, last = list[list[str]](), None
     for at, value in values:

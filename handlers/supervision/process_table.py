@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from attrs import frozen
 
-from handlers.base import Page
+from handlers.base import HtmlPage
 from handlers.http import serializers
 from handlers.supervision.process_metrics import sparkline
 from handlers.web import layout
@@ -54,10 +54,10 @@ class ProcessRows:
         self._cache: dict[str, WeakKeyDictionary[Process, tuple[tuple[object, ...], bytes, bytes]]] = {}
         """By the prefix of the page: the values that a row shows, and its HTML before and after the usage cells."""
 
-    def render(self, page: Page, processes: Sequence[Process], usage: Mapping[str, Usage]) -> bytes:
+    def render(self, page: HtmlPage, processes: Sequence[Process], usage: Mapping[str, Usage]) -> bytes:
         return b"".join(self._row(page, process, usage.get(process.name)) for process in processes)
 
-    def _row(self, page: Page, process: Process, usage: Usage | None) -> bytes:
+    def _row(self, page: HtmlPage, process: Process, usage: Usage | None) -> bytes:
         cache = self._cache.setdefault(page.prefix, WeakKeyDictionary())
         prober = page.supervision.context.prober
         shown = process.spec, process.record, process.restarts, process.live, prober.report(process.name)
@@ -77,7 +77,7 @@ class ProcessRows:
         spark = self._sparkline(process, page)
         return parts[1] + _USAGE_CELLS.format(uptime_text(process), spark, cpu, memory).encode() + parts[2]
 
-    def _sparkline(self, process: Process, page: Page) -> str:
+    def _sparkline(self, process: Process, page: HtmlPage) -> str:
         now, series = page.clock.now() // SECOND, page.supervision.metrics.of(process.name)
         key = now // 60, series.minute_count
         cached = self._sparklines.get(process)

@@ -150,7 +150,7 @@ class LogDownload(LogRequest):
     backups: bool = query("With download=true: the rotated files before it", False, kind=FLAG, is_rest_only=True)
 
 
-class Logs(Base):
+class LogHandler(Base):
     """The end of a log file as text, or the whole file. An `Accept` of an event stream is for `LogStream`."""
 
     permission = READ_LOGS
@@ -282,5 +282,5 @@ routes: list[Route] = [
     *operation_routes(OPERATIONS),
     (r"/processes/stream", StatusStream),
     (r"/processes/logs/([^/]+)", LogStream, StreamPath),
-    (r"/processes/logs/([^/]+)", Logs),
+    (r"/processes/logs/([^/]+)", LogHandler),
 ]

@@ -25,7 +25,7 @@ from handlers.supervision import details
 from handlers.supervision.details import ProcessDetails, ProcessRun
 from models.config import parsers
 from models.errors import Invalid
-from models.inputs import FLAG, NAME, Kind, PageRequest, choice, path, query
+from models.inputs import FLAG, NAME, InputKind, PageRequest, choice, path, query
 from models.json_format import Instant, http_message
 from models.supervision.selectors import Group, groups_of, select
 from supervisor.processes import group_calls
@@ -38,7 +38,7 @@ _ABOUT_SELECT = (
     "Which processes: names, globs, `@group`, `label=value`, `all`, and `!term` to exclude, "
     "with commas between them; may be repeated"
 )
-_SELECT = Kind(
+_SELECT = InputKind(
     {"type": "string", "examples": ["web,worker-*", "@backend,!db"]},
     lambda _, values: tuple(values),
     is_repeated=True,
@@ -53,8 +53,8 @@ def _read_signal(name: str, text: str) -> signal.Signals:
         raise Invalid(f"{name} {problem}") from None
 
 
-_SIGNAL = Kind({"type": "string", "examples": ["HUP"]}, _read_signal, reads_absent=True)
-_UNREAD_SIGNAL = Kind(_SIGNAL.schema, lambda _, text: text, reads_absent=True)
+_SIGNAL = InputKind({"type": "string", "examples": ["HUP"]}, _read_signal, reads_absent=True)
+_UNREAD_SIGNAL = InputKind(_SIGNAL.schema, lambda _, text: text, reads_absent=True)
 """Read after the selection, whose faults are reported first."""
 
 
@@ -73,7 +73,7 @@ class SelectedProcesses:
     select: tuple[str, ...] = query(_ABOUT_SELECT, required=True, kind=_SELECT)
 
 
-def _signal_input(kind: Kind = _SIGNAL) -> Any:
+def _signal_input(kind: InputKind = _SIGNAL) -> Any:
     return query("A name or a number: HUP, SIGUSR1, 15", required=True, kind=kind)
 
 

@@ -18,7 +18,7 @@ from handlers.operations import EVENT_STREAM, Operation, read_request
 from models.errors import Invalid, NotFound, Problem
 from models.inputs import FLAG, NAME, choice, instant, path, query, read, whole
 from models.json_format import http_message
-from models.supervision.events import Entry
+from models.supervision.events import StatusEvent
 from models.supervision.log_times import written_since
 from models.supervision.notices import Notice
 from supervisor.processes.history import History
@@ -120,7 +120,7 @@ async def cut_of(supervision: Supervision, path: str, since: int | None) -> Call
     return lambda text, end: written_since(text, end, since, marks)
 
 
-def status_block(entry: Entry) -> bytes:
+def status_block(entry: StatusEvent) -> bytes:
     return block("status", serializers.text(serializers.plain(serializers.event_entry(entry))), entry.id)
 
 

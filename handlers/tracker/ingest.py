@@ -21,9 +21,9 @@ from handlers.operations import Operation, operation_routes
 from handlers.routing import Route
 from handlers.tracker.responses import FinishedRun, IngestResult
 from handlers.tracker.serializers import run_path, state
-from models.config.settings import Attachments, Config, ReportLimits
+from models.config.settings import AttachmentSettings, Config, ReportLimits
 from models.errors import Invalid, Problem, Unsupported
-from models.inputs import Kind, body, form
+from models.inputs import InputKind, body, form
 from models.json_format import camel_case, http_message
 from models.paging import INT64, whole
 from models.tracker import visibility
@@ -35,7 +35,7 @@ from models.tracker.forges.forge_links import without_login
 from models.tracker.gate import commit_gate
 from models.tracker.reports.upload_folder import FileKind, Received
 from models.tracker.runs import store as runs
-from models.tracker.runs.store import Stored, Upload
+from models.tracker.runs.store import StoredRun, Upload
 from models.tracker.tables import reports
 
 _WRITE_BYTES = 256 * 1024
@@ -95,7 +95,7 @@ _CUT = {
 class Arrival:
     """The part of a request's body that has arrived. `take` and `discard` run in workers, perhaps at the same time."""
 
-    def __init__(self, content_type: str, folder: Path, limits: ReportLimits, attachments: Attachments) -> None:
+    def __init__(self, content_type: str, folder: Path, limits: ReportLimits, attachments: AttachmentSettings) -> None:
         """Raises `Unsupported`, `Invalid`."""
         self.folder = folder
         self._lock = threading.Lock()
@@ -213,7 +213,7 @@ _REPORTS = {"type": "array", "items": _FILE}
 
 def _part(name: str, about: str, schema: Mapping[str, Any], required: bool = False) -> tuple[str, Any]:
     """An input that `Arrival` reads, for the OpenAPI document."""
-    kind = Kind(schema, lambda _, value: value)
+    kind = InputKind(schema, lambda _, value: value)
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name), form(about, required=required, kind=kind)
 
 
@@ -252,7 +252,7 @@ UploadParts = make_class("UploadParts", dict(_PARTS), frozen=True)
 
 
 @stream_request_body
-class Ingest(Base):
+class IngestHandler(Base):
     """Answers 201 once everything is committed; with any other status, nothing was stored."""
 
     permission = POST_REPORTS
@@ -373,7 +373,7 @@ class Ingest(Base):
             self.tracker.ingest.remove(arrival.folder, arrival.discard)
 
 
-def _answer(stored: Stored) -> IngestResult:
+def _answer(stored: StoredRun) -> IngestResult:
     run = stored.run
     return copied(
         IngestResult,
@@ -438,14 +438,14 @@ def _finish_boolean(name: str, value: Any) -> bool:
 @http_message
 class FinishedUploads:
     project: str = body(
-        "The name of the project", required=True, kind=Kind(_PROJECT, _finish_text(True), reads_absent=True)
+        "The name of the project", required=True, kind=InputKind(_PROJECT, _finish_text(True), reads_absent=True)
     )
     run_key: str = body(
-        "The key of the run", required=True, kind=Kind({"type": "string"}, _finish_text(True), reads_absent=True)
+        "The key of the run", required=True, kind=InputKind({"type": "string"}, _finish_text(True), reads_absent=True)
     )
-    flag: str | None = body("Its flag", kind=Kind({"type": ["string", "null"]}, _finish_text(False)))
+    flag: str | None = body("Its flag", kind=InputKind({"type": ["string", "null"]}, _finish_text(False)))
     partial: bool = body(
-        "Whether fewer uploads than expected are enough", False, kind=Kind({"type": "boolean"}, _finish_boolean)
+        "Whether fewer uploads than expected are enough", False, kind=InputKind({"type": "boolean"}, _finish_boolean)
     )
 
 
@@ -474,4 +474,4 @@ OPERATIONS = [
         error_statuses=[404], name="run_finish", permission=POST_REPORTS,
     )
 ]  # fmt: skip
-routes: list[Route] = [(r"/ingest", Ingest), *operation_routes(OPERATIONS)]
+routes: list[Route] = [(r"/ingest", IngestHandler), *operation_routes(OPERATIONS)]

@@ -14,12 +14,17 @@ from handlers.web.layout import FragmentCache
 from models.accounts.accounts import User
 from models.config.settings import QualityGate
 from models.tracker.gate import project_status
-from models.tracker.gate.project_status import Health, ProjectStatus, Trend
+from models.tracker.gate.project_status import ProjectHealth, ProjectStatus, Trend
 from models.tracker.tables import reports
 from supervisor.single_flight import SingleFlight
 from supervisor.tracker.service import Tracker
 
-_KINDS = {Health.FAILING: "bad", Health.AT_RISK: "warn", Health.HEALTHY: "good", Health.NO_RUNS: ""}
+_KINDS = {
+    ProjectHealth.FAILING: "bad",
+    ProjectHealth.AT_RISK: "warn",
+    ProjectHealth.HEALTHY: "good",
+    ProjectHealth.NO_RUNS: "",
+}
 _MAX_CALLERS = 8
 _SPARK_WIDTH, _SPARK_HEIGHT = 90, 20
 
@@ -32,12 +37,12 @@ class ProjectStatuses:
     statuses: list[ProjectStatus]
     trends: dict[int, Trend] = field(factory=dict)
     """The trends of the projects that pages have shown, by the id of the run that is judged."""
-    counts: list[tuple[Health, int]] = field(init=False)
+    counts: list[tuple[ProjectHealth, int]] = field(init=False)
     """The number of projects of each verdict, worst first."""
 
     @counts.default
-    def _count(self) -> list[tuple[Health, int]]:
-        return [(verdict, sum(status.health is verdict for status in self.statuses)) for verdict in Health]
+    def _count(self) -> list[tuple[ProjectHealth, int]]:
+        return [(verdict, sum(status.health is verdict for status in self.statuses)) for verdict in ProjectHealth]
 
 
 class ProjectStatusCache:
@@ -124,6 +129,6 @@ async def projects_of(page: Base) -> ProjectStatuses:
     return await cache.of(page.caller.user)
 
 
-def health(verdict: Health) -> str:
+def health(verdict: ProjectHealth) -> str:
     """Renders the verdict on a project."""
     return layout.state(verdict.value, _KINDS[verdict])

@@ -29,7 +29,7 @@ from models.accounts import permissions
 from models.accounts.accounts import User
 from models.config import parsers
 from models.errors import Invalid
-from models.inputs import ID_TEXT, Kind, body, free_text, inputs, path, query
+from models.inputs import ID_TEXT, InputKind, body, free_text, inputs, path, query
 from models.json_format import Instant, http_message, read_rfc3339
 from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import queries, settings, visibility
@@ -42,7 +42,7 @@ from models.tracker.forges.forge_links import without_login
 from models.tracker.forges.project_forge import ForgeLink, TokenChange
 from models.tracker.gate import quality_gate
 from models.tracker.insights import listing
-from models.tracker.insights.listing import InsightQuery, Source
+from models.tracker.insights.listing import InsightQuery, SummarySource
 from models.tracker.queries import OutcomeFilter
 from models.tracker.settings import ProjectSettings
 from models.tracker.tables import Project as ProjectRow
@@ -210,7 +210,7 @@ class InsightRequest(ListRequest, InsightQuery):
 
 
 async def list_insights(handler: Base, request: InsightRequest) -> object:
-    user, id, sources = handler.caller.user, request.id, list[Source]()
+    user, id, sources = handler.caller.user, request.id, list[SummarySource]()
 
     def found(cursor: str | None, limit: int) -> TestInsights:
         project = visibility.project(user, id)
@@ -275,28 +275,30 @@ class TriageOfTest:
     class_name: str = body(
         "The class of the test; empty where it has none",
         "",
-        kind=Kind({"type": ["string", "null"]}, _text_reader(lambda _, text: text)),
+        kind=InputKind({"type": ["string", "null"]}, _text_reader(lambda _, text: text)),
     )
     name: str = body(
         "Its name",
         required=True,
-        kind=Kind({"type": "string", "minLength": 1}, _text_reader(_read_name), reads_absent=True),
+        kind=InputKind({"type": "string", "minLength": 1}, _text_reader(_read_name), reads_absent=True),
     )
     status: Triage = body(
         "Its triage status",
         required=True,
-        kind=Kind({"type": "string", "enum": list(Triage.__members__)}, _text_reader(_read_status), reads_absent=True),
+        kind=InputKind(
+            {"type": "string", "enum": list(Triage.__members__)}, _text_reader(_read_status), reads_absent=True
+        ),
     )
     note: str | None = body(
-        "Why", kind=Kind({"type": ["string", "null"], "maxLength": MAX_NOTE_CHARACTERS}, _text_reader(_read_note))
+        "Why", kind=InputKind({"type": ["string", "null"], "maxLength": MAX_NOTE_CHARACTERS}, _text_reader(_read_note))
     )
     expires_at: int | None = body(
         "When a quarantine ends: a time, or a day",
-        kind=Kind({"type": ["string", "null"], "examples": ["2026-12-24"]}, _text_reader(_read_expiry)),
+        kind=InputKind({"type": ["string", "null"], "examples": ["2026-12-24"]}, _text_reader(_read_expiry)),
     )
     issue_url: str | None = body(
         "The issue about it",
-        kind=Kind({"type": ["string", "null"], "maxLength": MAX_URL_CHARACTERS}, _text_reader(_read_issue)),
+        kind=InputKind({"type": ["string", "null"], "maxLength": MAX_URL_CHARACTERS}, _text_reader(_read_issue)),
     )
 
     def store(self, project: ProjectRow, user: User | None, now: int) -> None:

@@ -22,7 +22,7 @@ from handlers.tracker.responses import (
     RunVerdict,
 )
 from models.errors import Invalid
-from models.inputs import FLAG, ID, ID_TEXT, Kind, free_text, path, query
+from models.inputs import FLAG, ID, ID_TEXT, InputKind, free_text, path, query
 from models.json_format import http_message
 from models.paging import cut, decode_cursor, page_after
 from models.times import MINUTE
@@ -131,7 +131,7 @@ async def run_attempts(handler: Base, request: LongRunList) -> object:
     )
 
 
-_REQUIRED_RUN = Kind(ID.schema, lambda _, text: text, reads_absent=True)
+_REQUIRED_RUN = InputKind(ID.schema, lambda _, text: text, reads_absent=True)
 
 
 @http_message

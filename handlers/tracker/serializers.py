@@ -38,7 +38,7 @@ from handlers.tracker.responses import (
     TestHistory,
     TestInsight,
 )
-from models.config.settings import ForgeReports, QualityGate, Quarantine
+from models.config.settings import ForgeReportSettings, QualityGate, Quarantine
 from models.json_format import Instant
 from models.paging import cut, page_after
 from models.tracker.coverage import file_coverage as coverage
@@ -57,7 +57,7 @@ from models.tracker.forges.project_forge import ForgeLink
 from models.tracker.gate.commit_gate import CommitVerdict, FlagStatus
 from models.tracker.gate.quality_gate import Verdict
 from models.tracker.insights.listing import Insight
-from models.tracker.queries import Detail, FailureRow, Listed, Outcome
+from models.tracker.queries import Detail, FailureRow, Listed, TestOutcome
 from models.tracker.runs.attempts import Attempt, State
 from models.tracker.runs.comparison import Comparison
 from models.tracker.runs.perf import Compared
@@ -100,7 +100,7 @@ def project_detail(
     listed: Listed,
     gate: QualityGate,
     policy: Quarantine,
-    reports: ForgeReports,
+    reports: ForgeReportSettings,
     branches: Sequence[str],
     role: str | None,
 ) -> ProjectDetail:
@@ -327,7 +327,7 @@ def _milliseconds(microseconds: int | None) -> float | None:
 
 
 def test_history(
-    test: Test, status: str, outcomes: Sequence[Outcome], limit: int, owner: str | None, first: FirstFailure | None
+    test: Test, status: str, outcomes: Sequence[TestOutcome], limit: int, owner: str | None, first: FirstFailure | None
 ) -> TestHistory:
     """The history of a test, of whose outcomes one more than `limit` was read."""
     shown, next_cursor = cut(outcomes, limit, lambda outcome: (outcome.run.id, outcome.id))
@@ -342,7 +342,7 @@ def test_history(
     )
 
 
-def _outcome(outcome: Outcome) -> OutcomeInfo:
+def _outcome(outcome: TestOutcome) -> OutcomeInfo:
     return OutcomeInfo(
         run_id=outcome.run.id,
         branch=outcome.run.branch,

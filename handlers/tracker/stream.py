@@ -88,7 +88,7 @@ class Readable:
         return self._public | {id for id, project in self._others.items() if permissions.may_read(now.user, project)}
 
 
-class Runs:
+class RunFeed:
     """Sends every run to every stream that may read it: checked once per credential, encoded once for all."""
 
     def __init__(self, tracker: Tracker, clock: Clock) -> None:
@@ -205,7 +205,7 @@ class RunStream(Streaming):
 
     async def get(self) -> None:
         last = self.request.headers.get("Last-Event-ID") or read_request(self, self.operations["GET"]).last or ""
-        runs: Runs = self.settings["runs"]
+        runs: RunFeed = self.settings["runs"]
         stream = self.open()
         stream.send(CONNECTED)
         try:
@@ -219,7 +219,7 @@ class RunStream(Streaming):
             log.error("a stream ends because the store cannot be read: %s", error)
             stream.close()
 
-    async def _catch_up(self, runs: Runs, stream: Stream, seen: int) -> int:
+    async def _catch_up(self, runs: RunFeed, stream: Stream, seen: int) -> int:
         """Sends all events after `seen`, as fast as the client reads; returns the last id sent.
 
         The loop does not run between the last comparison with `last_sent` and the subscription.

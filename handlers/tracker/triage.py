@@ -23,7 +23,7 @@ from handlers.tracker.responses import (
 )
 from models.accounts import permissions
 from models.errors import Invalid
-from models.inputs import ID, ID_TEXT, Kind, body, choice, free_text, instant, path, query
+from models.inputs import ID, ID_TEXT, InputKind, body, choice, free_text, instant, path, query
 from models.json_format import Instant, http_message
 from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import search, visibility
@@ -31,7 +31,7 @@ from models.tracker.failures import clusters, quarantine, triage
 from models.tracker.failures.clusters import ClusterInfo
 from models.tracker.failures.flaky import Triage
 from models.tracker.failures.quarantine import TestChange
-from models.tracker.failures.triage import NewRule, TriageRuleInfo
+from models.tracker.failures.triage import NewTriageRule, TriageRuleInfo
 from models.tracker.forges import owners
 from models.tracker.forges.owners import OwnerInfo, OwnerRuleInfo
 from models.tracker.gate import quality_gate
@@ -90,7 +90,7 @@ async def list_rules(handler: Base, request: ProjectList) -> object:
 
 
 @http_message
-class NewRuleOfProject(NewRule):
+class NewRuleOfProject(NewTriageRule):
     id: str = path("The project", kind=ID_TEXT)
 
 
@@ -145,12 +145,13 @@ def _read_codeowners(name: str, value: Any) -> bytes:
 class NewOwners:
     id: str = path("The project", kind=ID_TEXT)
     codeowners: bytes | None = body(
-        "A CODEOWNERS file of at most 256 KiB; null: none", kind=Kind({"type": ["string", "null"]}, _read_codeowners)
+        "A CODEOWNERS file of at most 256 KiB; null: none",
+        kind=InputKind({"type": ["string", "null"]}, _read_codeowners),
     )
     rules: Sequence[OwnerRuleInfo] = body(
         "Tests without an owner by CODEOWNERS belong to that of the first rule whose pattern their class name contains",
         (),
-        kind=Kind(_RULES_SCHEMA, lambda _, value: owners.read_rules(value), reads_null=True),
+        kind=InputKind(_RULES_SCHEMA, lambda _, value: owners.read_rules(value), reads_null=True),
     )
 
 
@@ -194,7 +195,7 @@ def _read_words(name: str, text: str) -> str:
 
 
 @http_message
-class SearchRequest(ProjectList):
+class TestSearchRequest(ProjectList):
     q: str = query(
         "Words that must all occur, in any case",
         required=True,
@@ -208,7 +209,7 @@ class SearchRequest(ProjectList):
     )
 
 
-async def search_project(handler: Base, request: SearchRequest) -> object:
+async def search_project(handler: Base, request: TestSearchRequest) -> object:
     user, id, q, place = handler.caller.user, request.id, request.q, request.place
 
     def found(cursor: str | None, limit: int) -> ProjectSearchResult:
@@ -352,7 +353,7 @@ OPERATIONS = [
     ),
     list_operation(
         "project_search", "/projects/{id}/search",
-        "Search the tests of a project by name, or its failures by text", SearchRequest, search_project,
+        "Search the tests of a project by name, or its failures by text", TestSearchRequest, search_project,
         ProjectSearchResult,
     ),
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from handlers.base import Page, write_page
+from handlers.base import HtmlPage, write_page
 from handlers.http.permissions import READ
 from handlers.routing import Route
 from models import markdown
@@ -52,14 +52,14 @@ def titles() -> list[tuple[str, str]]:
     return sorted(found, key=lambda row: row[1].lower())
 
 
-class DocumentList(Page):
+class DocumentList(HtmlPage):
     permission = READ
 
     async def get(self) -> None:
         write_page(self, "web/documents.html", titles=await asyncio.to_thread(titles), document=None)
 
 
-class DocumentPage(Page):
+class DocumentPage(HtmlPage):
     permission = READ
 
     async def get(self, name: str) -> None:

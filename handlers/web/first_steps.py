@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from handlers.base import Page
+from handlers.base import HtmlPage
 from handlers.tracker.pages.tracker_pages import upload_snippet
 
 _PROCESS = """supervisor:
@@ -32,7 +32,9 @@ class Step:
     is_done: bool
 
 
-def first_steps(page: Page, has_process: bool, has_report: bool, has_release: bool, has_cluster: bool) -> list[Step]:
+def first_steps(
+    page: HtmlPage, has_process: bool, has_report: bool, has_release: bool, has_cluster: bool
+) -> list[Step]:
     """The steps; none once all are done. Without a cluster no release is waited for: many servers have no charts."""
     if has_process and has_report and (has_release or not has_cluster):
         return []

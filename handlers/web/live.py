@@ -31,13 +31,13 @@ from handlers.operations import EVENT_STREAM, NoInputs, Operation, operation_rou
 from handlers.routing import Route
 from handlers.supervision.log_reads import part_of
 from handlers.supervision.streams import log_file
-from handlers.tracker.stream import Runs
+from handlers.tracker.stream import RunFeed
 from models.errors import Invalid, NotFound, Problem
-from models.inputs import NAME, Kind, body, path
+from models.inputs import NAME, InputKind, body, path
 from models.json_format import http_message
 from models.paging import whole
 from supervisor import host
-from supervisor.processes.logs.follower import Beginning, Chunk, Follower
+from supervisor.processes.logs.follower import Beginning, Chunk, LogFollower
 from supervisor.processes.logs.places import read_cursor
 from supervisor.services import Services
 
@@ -78,7 +78,7 @@ class Subscription(Stream):
 
 
 @define(eq=False)
-class Connection:
+class LiveConnection:
     """One live stream: the caller who opened it, and how to end each of its topics."""
 
     stream: Stream
@@ -86,7 +86,7 @@ class Connection:
     request: HTTPServerRequest
     topics: dict[str, Callable[[], object]] = field(factory=dict)
     sending: asyncio.Lock = field(factory=asyncio.Lock)
-    followers: dict[str, Follower] = field(factory=dict)
+    followers: dict[str, LogFollower] = field(factory=dict)
     """Those of the topics that are logs."""
 
     def close(self, _: Stream | None = None) -> None:
@@ -98,28 +98,28 @@ class Connection:
 class Live:
     """All live connections, by id."""
 
-    def __init__(self, services: Services, streams: Streams, runs: Runs) -> None:
+    def __init__(self, services: Services, streams: Streams, runs: RunFeed) -> None:
         self._services = services
         self._streams = streams
         self._runs = runs
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, LiveConnection] = {}
 
     def open(self, stream: Stream, caller: Caller, request: HTTPServerRequest) -> str:
         """Registers a connection until its client leaves; returns its id."""
-        id, connection = secrets.token_urlsafe(18), Connection(stream, caller, request)
+        id, connection = secrets.token_urlsafe(18), LiveConnection(stream, caller, request)
         self._connections[id] = connection
         stream.when_closed(connection.close)
         stream.when_closed(lambda _: self._connections.pop(id, None))
         return id
 
-    def find(self, id: str, caller: Caller) -> Connection:
+    def find(self, id: str, caller: Caller) -> LiveConnection:
         """The connection with this id that the same credential opened. Raises `NotFound`."""
         connection = self._connections.get(id)
         if connection is None or key_of(connection.caller.credential) != key_of(caller.credential):
             raise NotFound("there is no live stream with this id", STREAM_NOT_FOUND)
         return connection
 
-    def change(self, connection: Connection, caller: Caller, add: list[str], remove: list[str]) -> None:
+    def change(self, connection: LiveConnection, caller: Caller, add: list[str], remove: list[str]) -> None:
         """Adds and removes topics. Raises `Invalid`, `NotFound`, `Denied` and adds nothing then."""
         starts = {topic.partition("?")[0]: self._start_of(topic, caller) for topic in add}
         if len((connection.topics.keys() - set(remove)) | starts.keys()) > MAX_TOPICS:
@@ -132,7 +132,7 @@ class Live:
         for name, start in starts.items():
             start(connection, name)
 
-    def _start_of(self, topic: str, caller: Caller) -> Callable[[Connection, str], None]:
+    def _start_of(self, topic: str, caller: Caller) -> Callable[[LiveConnection, str], None]:
         """Checks a topic and the caller's permission; returns what subscribes a connection to it."""
         name, _, query = topic.partition("?")
         admit(caller, READ, self._services.config)
@@ -152,21 +152,21 @@ class Live:
                 return self._log(unquote(process), stream, query)
         raise Invalid(f"unknown topic {topic[:100]}")
 
-    def _run(self, connection: Connection, topic: str, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, connection: LiveConnection, topic: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"live {topic}")
         connection.topics[topic] = task.cancel
 
-    def _follow_status(self, connection: Connection, topic: str) -> None:
+    def _follow_status(self, connection: LiveConnection, topic: str) -> None:
         subscription = Subscription(connection.stream)
         self._streams.statuses.add(subscription, self._services.supervision.history.last_published)
         connection.topics[topic] = subscription.cancel
 
-    def _follow_runs(self, connection: Connection, topic: str) -> None:
+    def _follow_runs(self, connection: LiveConnection, topic: str) -> None:
         subscription = Subscription(connection.stream)
         self._runs.add(subscription, connection.caller.credential, self._runs.last_sent)
         connection.topics[topic] = subscription.cancel
 
-    async def _follow_releases(self, connection: Connection) -> None:
+    async def _follow_releases(self, connection: LiveConnection) -> None:
         charts, last = self._services.charts, None
         while True:
             work = charts.work(connection.request)
@@ -178,17 +178,17 @@ class Live:
                 last = releases
             await asyncio.sleep(_METRICS_SECONDS)
 
-    async def _follow_host(self, connection: Connection) -> None:
+    async def _follow_host(self, connection: LiveConnection) -> None:
         while True:
             machine = await asyncio.to_thread(host.read)
             facts = {"memory": machine.memory, "available": machine.available, "load": os.getloadavg()[0]}
             connection.stream.send(block("metrics/host", json.dumps(facts)))
             await asyncio.sleep(_METRICS_SECONDS)
 
-    def _process_metrics(self, name: str) -> Callable[[Connection, str], None]:
+    def _process_metrics(self, name: str) -> Callable[[LiveConnection, str], None]:
         process = self._services.supervision.fleet.get(name)
 
-        async def follow(connection: Connection, topic: str) -> None:
+        async def follow(connection: LiveConnection, topic: str) -> None:
             while True:
                 usage = (await self._services.supervision.meter.read([process])).get(name)
                 facts = {"cpu": usage and round(usage.cpu, 1), "memory": usage and usage.memory}
@@ -197,11 +197,11 @@ class Live:
 
         return lambda connection, topic: self._run(connection, topic, follow(connection, topic))
 
-    def _log(self, name: str, stream: str, query: str) -> Callable[[Connection, str], None]:
+    def _log(self, name: str, stream: str, query: str) -> Callable[[LiveConnection, str], None]:
         file = log_file(self._services.supervision, name, stream)
         beginning = _beginning(query)
 
-        async def follow(connection: Connection, topic: str) -> None:
+        async def follow(connection: LiveConnection, topic: str) -> None:
             with suppress(StreamClosedError):
                 while (problem := await self._send_chunks(connection, topic)) is not None:
                     async with connection.sending:
@@ -209,16 +209,16 @@ class Live:
                     await asyncio.sleep(_AGAIN_SECONDS)
                     connection.followers[topic] = connection.followers[topic].again()
 
-        def start(connection: Connection, topic: str) -> None:
+        def start(connection: LiveConnection, topic: str) -> None:
             if topic in connection.topics:
                 connection.followers[topic].add(beginning)
             else:
-                connection.followers[topic] = Follower(self._services.supervision.process_logs, file, beginning)
+                connection.followers[topic] = LogFollower(self._services.supervision.process_logs, file, beginning)
                 self._run(connection, topic, follow(connection, topic))
 
         return start
 
-    async def _send_chunks(self, connection: Connection, topic: str) -> str | None:
+    async def _send_chunks(self, connection: LiveConnection, topic: str) -> str | None:
         """Follows a log until it cannot be read; returns why. Raises `StreamClosedError`."""
         try:
             async for chunk in connection.followers[topic].chunks():
@@ -272,7 +272,7 @@ class LiveStream(Streaming):
         stream.send(block("hello", json.dumps({"id": id}), retry=RETRY_MILLISECONDS))
 
 
-def _topics(*example: str) -> Kind:
+def _topics(*example: str) -> InputKind:
     def read(name: str, topics: Any) -> list[str]:
         if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
             raise Invalid(f"{name} must be a list of topics")
@@ -281,7 +281,7 @@ def _topics(*example: str) -> Kind:
         return topics
 
     items = {"type": "string"}
-    return Kind({"type": "array", "items": items, "maxItems": MAX_TOPICS, "examples": [list(example)]}, read)
+    return InputKind({"type": "array", "items": items, "maxItems": MAX_TOPICS, "examples": [list(example)]}, read)
 
 
 @http_message

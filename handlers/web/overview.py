@@ -11,7 +11,7 @@ from heapq import nlargest
 from attrs import frozen
 from tornado.httputil import HTTPServerRequest
 
-from handlers.base import Page, write_page
+from handlers.base import HtmlPage, write_page
 from handlers.charts.base_page import micros, release_state
 from handlers.charts.release_list import release_url
 from handlers.http.permissions import READ
@@ -24,16 +24,16 @@ from handlers.web import layout
 from handlers.web.first_steps import first_steps
 from models.charts.releases import Brief
 from models.paging import Paging
-from models.supervision.events import Entry
+from models.supervision.events import StatusEvent
 from models.supervision.process import TROUBLE
 from models.times import SECOND
-from models.tracker.gate.project_status import Health, ProjectStatus
+from models.tracker.gate.project_status import ProjectHealth, ProjectStatus
 from supervisor import host
 from supervisor.charts.service import Charts
 
 _MAX_CHANGES = 8
 _SHORT_SECONDS = 600
-_PROBLEMS = (Health.FAILING, Health.AT_RISK)
+_PROBLEMS = (ProjectHealth.FAILING, ProjectHealth.AT_RISK)
 _MAX_TROUBLED = 8
 _MAX_FAILED_RELEASES = 5
 _EVENTS_READ = 50
@@ -42,7 +42,7 @@ does not push out the others."""
 
 
 @frozen
-class Change:
+class RecentChange:
     """Something that changed: the path of its page, its name, its new state as HTML, and the time."""
 
     href: str
@@ -65,7 +65,7 @@ class ReleaseSummary:
     """Whether the cluster has not answered since the start of the server."""
 
 
-class Overview(Page):
+class OverviewPage(HtmlPage):
     permission = READ
 
     async def get(self) -> None:
@@ -107,7 +107,7 @@ class Overview(Page):
         )
 
 
-def _host_plots(page: Page) -> list[process_metrics.Plot]:
+def _host_plots(page: HtmlPage) -> list[process_metrics.Plot]:
     """CPU and memory of the host over the last hour, or over ten minutes while there is less."""
     now, series = page.clock.now() // SECOND, page.supervision.metrics.host
     hour = process_metrics.window(MetricsWindow(), now)
@@ -138,25 +138,25 @@ def _url(release: Brief) -> str:
     return release_url(release.namespace, release.name)
 
 
-def _process_changes(events: Iterable[Entry]) -> Iterator[Change]:
+def _process_changes(events: Iterable[StatusEvent]) -> Iterator[RecentChange]:
     seen = set[str]()
     for event in events:
         if event.process in seen or len(seen) == _MAX_CHANGES:
             continue
         seen.add(event.process)
-        yield Change(process_url(event.process), event.process, layout.status_of(event.new), event.at)
+        yield RecentChange(process_url(event.process), event.process, layout.status_of(event.new), event.at)
 
 
-def _run_changes(statuses: Iterable[ProjectStatus]) -> Iterator[Change]:
+def _run_changes(statuses: Iterable[ProjectStatus]) -> Iterator[RecentChange]:
     runs = ((status.newest, status.project.name) for status in statuses if status.newest is not None)
     for run, name in nlargest(_MAX_CHANGES, runs, key=lambda pair: pair[0].created_at):
         state = layout.state(f"tests {run.status.lower()}", "good" if run.status == "PASSED" else "bad")
-        yield Change(f"/runs/{run.id}", f"{name}, run {run.id}", state, run.created_at)
+        yield RecentChange(f"/runs/{run.id}", f"{name}, run {run.id}", state, run.created_at)
 
 
-def _release_changes(summary: ReleaseSummary) -> Iterator[Change]:
+def _release_changes(summary: ReleaseSummary) -> Iterator[RecentChange]:
     for release, href, at in summary.latest:
-        yield Change(href, f"{release.name} in {release.namespace}", release_state(release.status), at)
+        yield RecentChange(href, f"{release.name} in {release.namespace}", release_state(release.status), at)
 
 
-routes: list[Route] = [(r"/?", Overview)]
+routes: list[Route] = [(r"/?", OverviewPage)]

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from attrs import frozen
 
-from handlers.base import Base, Page, write_page
+from handlers.base import Base, HtmlPage, write_page
 from handlers.charts.release_list import release_url
 from handlers.charts.repository_pages import repository_url
 from handlers.http.permissions import READ
@@ -229,7 +229,7 @@ async def search_all(handler: Base, request: SearchRequest) -> list[SearchResult
     return await search(handler, request.q or "", request.limit)
 
 
-class SearchPage(Page):
+class SearchPage(HtmlPage):
     """The search without script."""
 
     permission = READ

@@ -29,7 +29,7 @@ class Bar:
 
 
 @frozen
-class Point:
+class LinePoint:
     """One slot of a line chart; a value of `None` interrupts the line."""
 
     value: float | None
@@ -43,7 +43,7 @@ def bars(element_id: str, slots: Sequence[Bar], title: str, description: str, ha
     return _svg(element_id, len(slots), title, description, body, has_cursor)
 
 
-def line(element_id: str, slots: Sequence[Point], axis: tuple[float, float], title: str, description: str) -> str:
+def line(element_id: str, slots: Sequence[LinePoint], axis: tuple[float, float], title: str, description: str) -> str:
     """Renders the points, oldest first, as one line with a cursor between the ends of the axis."""
     low, high = axis
     heights = [None if point.value is None else (point.value - low) * _HEIGHT / (high - low) for point in slots]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from attrs import frozen
 
-from handlers.base import Page, write_page
+from handlers.base import HtmlPage, write_page
 from handlers.charts.base_page import micros, release_kind, release_state
 from handlers.charts.release_list import release_url
 from handlers.http.permissions import READ
@@ -40,7 +40,7 @@ class Happening:
     at: int
 
 
-class Timeline(Page):
+class Timeline(HtmlPage):
     """The changes up to `until` (now by default) within `range`, filtered by names."""
 
     permission = READ

@@ -18,7 +18,7 @@ _RANDOM = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 @frozen
-class Attempt:
+class LoginAttempt:
     """A login that a browser has begun. `state` and `browser` are digests, `caller` the account or address."""
 
     state: str
@@ -48,7 +48,7 @@ def is_random_text(text: str | None) -> bool:
     return text is not None and _RANDOM.fullmatch(text) is not None
 
 
-def begin(attempt: Attempt, now: int) -> None:
+def begin(attempt: LoginAttempt, now: int) -> None:
     """Stores a login that was begun; of too many in all, the oldest of the caller with the most goes.
 
     Raises `Throttled` where the caller has begun too many.

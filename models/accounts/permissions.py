@@ -30,7 +30,7 @@ _MEMBERS = (
 _REMOVE = "DELETE FROM membership WHERE project_id = ? AND account_id = ?"
 
 
-class Project(Protocol):
+class GuardedProject(Protocol):
     """A row of the table `project`."""
 
     @property
@@ -40,7 +40,7 @@ class Project(Protocol):
     def visibility(self) -> Any: ...
 
 
-def role_in(user: User | None, project: Project | int) -> ProjectRole | None:
+def role_in(user: User | None, project: GuardedProject | int) -> ProjectRole | None:
     """The role of `user` in a project, which is given as a row or by its id."""
     if user is None:
         return None
@@ -51,15 +51,15 @@ def role_in(user: User | None, project: Project | int) -> ProjectRole | None:
     return cast("ProjectRole", row[0]) if row else None
 
 
-def may_read(user: User | None, project: Project) -> bool:
+def may_read(user: User | None, project: GuardedProject) -> bool:
     return project.visibility == "PUBLIC" or role_in(user, project) is not None
 
 
-def may_write(user: User | None, project: Project | int) -> bool:
+def may_write(user: User | None, project: GuardedProject | int) -> bool:
     return role_in(user, project) in ("OWNER", "WRITE")
 
 
-def may_own(user: User | None, project: Project | int) -> bool:
+def may_own(user: User | None, project: GuardedProject | int) -> bool:
     return role_in(user, project) == "OWNER"
 
 

@@ -46,7 +46,7 @@ database = Either("tracker", STEPS)
 """The store of accounts and of the tracker: `tracker.db`, or a database of PostgreSQL."""
 
 
-class Account(Row):  # type: ignore[misc]  # Any
+class AccountRow(Row):  # type: ignore[misc]  # Any
     """A person or program with a password. `role` is ADMIN or USER."""
 
     vars().update(fields("account", STEPS, {}))
@@ -59,7 +59,7 @@ class Account(Row):  # type: ignore[misc]  # Any
 class Session(Row):  # type: ignore[misc]  # Any
     """A login. `hash` is the SHA-256 of the random id in the cookie."""
 
-    vars().update(fields("session", STEPS, {"account": Account}))
+    vars().update(fields("session", STEPS, {"account": AccountRow}))
 
     class Meta:
         database = database

@@ -16,7 +16,7 @@ _CONTEXT_LINES = 3
 
 
 @frozen
-class Line:
+class DiffLine:
     """A line of a difference; `kind` is add, del, hunk or empty."""
 
     kind: str
@@ -25,21 +25,21 @@ class Line:
 
 @frozen
 class Difference:
-    lines: tuple[Line, ...]
+    lines: tuple[DiffLine, ...]
     added: int = 0
     removed: int = 0
     is_cut: bool = False
     """Whether lines are missing, or the texts were too large to compare."""
 
     @property
-    def blocks(self) -> list[Line]:
+    def blocks(self) -> list[DiffLine]:
         """The lines, with those of one kind that follow each other as one text: fewer elements on a page."""
         return _blocks(self.lines)
 
     @property
-    def sides(self) -> tuple[list[Line], list[Line]]:
+    def sides(self) -> tuple[list[DiffLine], list[DiffLine]]:
         """Returns the old and the new text side by side; a line that only one text has is paired with an empty line."""
-        left, right = list[Line](), list[Line]()
+        left, right = list[DiffLine](), list[DiffLine]()
         for line in self.lines:
             if line.kind in ("", "hunk"):
                 _level(left, right)
@@ -51,17 +51,17 @@ class Difference:
         return _blocks(left), _blocks(right)
 
 
-def _blocks(lines: Iterable[Line]) -> list[Line]:
+def _blocks(lines: Iterable[DiffLine]) -> list[DiffLine]:
     return [
-        Line(kind, "\n".join(line.text for line in group) + "\n")
+        DiffLine(kind, "\n".join(line.text for line in group) + "\n")
         for kind, group in groupby(lines, key=lambda line: line.kind)
     ]
 
 
-def _level(left: list[Line], right: list[Line]) -> None:
+def _level(left: list[DiffLine], right: list[DiffLine]) -> None:
     """Makes both sides equally long."""
     shorter, missing = (left, len(right) - len(left)) if len(left) < len(right) else (right, len(left) - len(right))
-    shorter.extend(Line("gap", " ") for _ in range(missing))
+    shorter.extend(DiffLine("gap", " ") for _ in range(missing))
 
 
 @frozen
@@ -102,7 +102,7 @@ def _metadata(text: str, key: str) -> str:
 
 
 @frozen
-class Identity:
+class DocumentIdentity:
     """What a document of a manifest is called; parts that it lacks are empty."""
 
     kind: str
@@ -110,15 +110,15 @@ class Identity:
     namespace: str
 
 
-def identified(manifest: str) -> list[tuple[Identity, str]]:
+def identified(manifest: str) -> list[tuple[DocumentIdentity, str]]:
     """The documents of a manifest with their identities. Texts without YAML are left out."""
-    found = list[tuple[Identity, str]]()
+    found = list[tuple[DocumentIdentity, str]]()
     for text in _SEPARATOR.split(manifest):
         text = text.strip("\n")
         if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
             continue
         kind = found_kind[1] if (found_kind := _KIND.search(text)) else ""
-        found.append((Identity(kind, _metadata(text, "name"), _metadata(text, "namespace")), text))
+        found.append((DocumentIdentity(kind, _metadata(text, "name"), _metadata(text, "namespace")), text))
     return found
 
 
@@ -214,8 +214,8 @@ def _shared(before: list[str], after: list[str]) -> tuple[int, int]:
     return start, end
 
 
-def _line(text: str) -> Line:
-    return Line({"+": "add", "-": "del", "@": "hunk"}.get(text[:1], ""), text)
+def _line(text: str) -> DiffLine:
+    return DiffLine({"+": "add", "-": "del", "@": "hunk"}.get(text[:1], ""), text)
 
 
 def _moved(text: str, first: int) -> str:

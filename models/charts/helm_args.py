@@ -26,7 +26,7 @@ STRATEGIES = {
 
 
 @frozen
-class Version:
+class HelmVersion:
     """The version of helm."""
 
     major: int
@@ -68,7 +68,9 @@ def read_yaml(text: str) -> bytes:
     return values(yaml_values.parse(text))
 
 
-def install(helm: Version, request: requests.Install | requests.InstallUpload, chart: str, timeout: int) -> list[str]:
+def install(
+    helm: HelmVersion, request: requests.InstallRequest | requests.InstallUpload, chart: str, timeout: int
+) -> list[str]:
     return [
         "install",
         f"--namespace={request.namespace}",
@@ -87,7 +89,9 @@ def install(helm: Version, request: requests.Install | requests.InstallUpload, c
     ]
 
 
-def upgrade(helm: Version, request: requests.Upgrade | requests.UpgradeUpload, chart: str, timeout: int) -> list[str]:
+def upgrade(
+    helm: HelmVersion, request: requests.UpgradeRequest | requests.UpgradeUpload, chart: str, timeout: int
+) -> list[str]:
     flag = STRATEGIES[request.value_strategy]
     return [
         "upgrade",
@@ -107,7 +111,7 @@ def upgrade(helm: Version, request: requests.Upgrade | requests.UpgradeUpload, c
     ]
 
 
-def uninstall(helm: Version, request: requests.Uninstall, timeout: int) -> list[str]:
+def uninstall(helm: HelmVersion, request: requests.UninstallRequest, timeout: int) -> list[str]:
     return [
         "uninstall",
         f"--namespace={request.namespace}",
@@ -123,7 +127,7 @@ def uninstall(helm: Version, request: requests.Uninstall, timeout: int) -> list[
     ]
 
 
-def rollback(helm: Version, request: requests.Rollback, timeout: int) -> list[str]:
+def rollback(helm: HelmVersion, request: requests.RollbackRequest, timeout: int) -> list[str]:
     return [
         "rollback",
         f"--namespace={request.namespace}",
@@ -141,11 +145,11 @@ def rollback(helm: Version, request: requests.Rollback, timeout: int) -> list[st
     ]
 
 
-def test(request: requests.Test) -> list[str]:
+def test(request: requests.TestRequest) -> list[str]:
     return ["test", f"--namespace={request.namespace}", f"--timeout={request.timeout_seconds}s", "--", request.name]
 
 
-def template(request: requests.Template | requests.TemplateUpload, chart: str) -> list[str]:
+def template(request: requests.TemplateRequest | requests.TemplateUpload, chart: str) -> list[str]:
     return [
         "template",
         f"--namespace={request.namespace}",
@@ -162,7 +166,7 @@ def template(request: requests.Template | requests.TemplateUpload, chart: str) -
     ]
 
 
-def lint(request: requests.Lint | requests.LintUpload, chart: str) -> list[str]:
+def lint(request: requests.LintRequest | requests.LintUpload, chart: str) -> list[str]:
     return [
         "lint",
         "--values=-",
@@ -190,7 +194,7 @@ def package(
     ]
 
 
-def create(request: requests.Create) -> list[str]:
+def create(request: requests.CreateRequest) -> list[str]:
     return ["create", "--", request.name]
 
 
@@ -207,16 +211,16 @@ def _dry_run_flag(is_set: bool) -> list[str]:
     return ["--dry-run=server"] if is_set else []
 
 
-def _wait_flag(helm: Version, is_set: bool) -> list[str]:
+def _wait_flag(helm: HelmVersion, is_set: bool) -> list[str]:
     """helm 4 takes the kind of waiting as a value."""
     return _flag("--wait" if helm.major == 3 else "--wait=watcher", is_set)
 
 
-def _atomic_flag(helm: Version, is_set: bool) -> list[str]:
+def _atomic_flag(helm: HelmVersion, is_set: bool) -> list[str]:
     return _flag("--atomic" if helm.major == 3 else "--rollback-on-failure", is_set)
 
 
-def _force_flags(helm: Version, is_set: bool) -> list[str]:
+def _force_flags(helm: HelmVersion, is_set: bool) -> list[str]:
     """helm 4 replaces objects only when server-side apply is off."""
     flags = ["--force"] if helm.major == 3 else ["--force-replace", "--server-side=false"]
     return flags if is_set else []

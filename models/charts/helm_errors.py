@@ -31,7 +31,7 @@ _MAX_MESSAGE_LINES = 20
 
 
 @frozen
-class Kind:
+class ErrorKind:
     """One row of the table: its name, the problem it becomes, the texts that match, and a prefix for the message.
 
     With `quoted` False only the prefix is passed on, because helm's text contains addresses.
@@ -60,10 +60,10 @@ def _kind(
     quoted: bool = True,
     subject: str = "",
     retry_after: int | None = None,
-) -> Kind:
+) -> ErrorKind:
     pattern = re.compile("|".join(texts), re.IGNORECASE | re.MULTILINE)
     kept = re.compile(subject, re.IGNORECASE) if subject else None
-    return Kind(name, problem, pattern, prefix, quoted, kept, retry_after)
+    return ErrorKind(name, problem, pattern, prefix, quoted, kept, retry_after)
 
 
 _REQUEST = r'(?:Get|Post|Put|Patch|Delete) "https?:'
@@ -188,7 +188,7 @@ KINDS = (
 )  # fmt: skip
 """The first matching row counts."""
 
-_UNKNOWN = Kind("unknown", Failed, re.compile(""), "helm failed: ")
+_UNKNOWN = ErrorKind("unknown", Failed, re.compile(""), "helm failed: ")
 
 _ADDRESSED = (
     r'(?:Get|Post|Put|Patch|Delete) "https?://[^"]*"(?:: )?'
@@ -219,7 +219,7 @@ _RESOLVER = re.compile(r"\blookup \S{1,253}(?: on \S{1,60})?: (?P<words>[A-Za-z]
 """Why the resolver of helm did not find a name."""
 
 
-def kind_of(stderr: str, stdout: str = "") -> Kind:
+def kind_of(stderr: str, stdout: str = "") -> ErrorKind:
     """The row that matches helm's output. stdout names the cause when stderr only reports that helm failed."""
     text = _error_text(stderr)
     for kind in KINDS:

@@ -25,7 +25,7 @@ class UnsupportedKubeconfig(Exception):
 
 
 @frozen
-class Blob:
+class DataOrFile:
     """Data written in the kubeconfig itself, or in a file that it names."""
 
     data: bytes | None = field(default=None, repr=False)
@@ -44,13 +44,13 @@ class Access:
     port: int
     prefix: str
     """The path before every API path; usually empty."""
-    authority: Blob = Blob()
+    authority: DataOrFile = DataOrFile()
     verify: bool = True
     server_name: str | None = None
     """The name in the server's certificate if it differs from the host."""
-    certificate: Blob = Blob()
-    key: Blob = Blob()
-    token: Blob = Blob()
+    certificate: DataOrFile = DataOrFile()
+    key: DataOrFile = DataOrFile()
+    token: DataOrFile = DataOrFile()
     basic: tuple[str, str] | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = ()
     """Impersonation headers."""
@@ -113,15 +113,15 @@ def _access(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> Access:
         raise UnsupportedKubeconfig("the kubeconfig has a plugin or a proxy")
     scheme, host, port, prefix = address(_text(cluster, "server"))
     is_verified = cluster.get("insecure-skip-tls-verify") is not True
-    token = Blob(file=Path(_text(user, "tokenFile"))) if user.get("tokenFile") else Blob()
+    token = DataOrFile(file=Path(_text(user, "tokenFile"))) if user.get("tokenFile") else DataOrFile()
     if not token and user.get("token"):
-        token = Blob(data=_text(user, "token").encode())
+        token = DataOrFile(data=_text(user, "token").encode())
     return Access(
         scheme=scheme,
         host=host,
         port=port,
         prefix=prefix,
-        authority=_blob(cluster, "certificate-authority") if is_verified else Blob(),
+        authority=_blob(cluster, "certificate-authority") if is_verified else DataOrFile(),
         verify=is_verified,
         server_name=_text(cluster, "tls-server-name") or None,
         certificate=_blob(user, "client-certificate"),
@@ -144,13 +144,13 @@ def address(server: str) -> tuple[str, str, int, str]:
     return parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.path.rstrip("/")
 
 
-def _blob(of: Mapping[str, Any], name: str) -> Blob:
+def _blob(of: Mapping[str, Any], name: str) -> DataOrFile:
     if of.get(f"{name}-data"):
         try:
-            return Blob(data=base64.b64decode("".join(_text(of, f"{name}-data").split()), validate=True))
+            return DataOrFile(data=base64.b64decode("".join(_text(of, f"{name}-data").split()), validate=True))
         except (binascii.Error, ValueError):
             raise BadKubeconfig(f"its {name}-data is not base64") from None
-    return Blob(file=Path(_text(of, name))) if of.get(name) else Blob()
+    return DataOrFile(file=Path(_text(of, name))) if of.get(name) else DataOrFile()
 
 
 def _impersonation_headers(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from attrs import Factory, define, frozen
 
 from models.charts import yaml_values
-from models.charts.diff import MAX_LINES, Identity, ManifestDifference, Unified, by_object, identified, unified
+from models.charts.diff import MAX_LINES, DocumentIdentity, ManifestDifference, Unified, by_object, identified, unified
 from models.charts.responses import Diff, ObjectDiff
 from models.errors import Invalid
 from models.json_format import list_of, part_of, text_of
@@ -25,14 +25,16 @@ Values = dict[tuple[str, ...], bytes]
 
 
 @frozen
-class Side:
+class DiffSide:
     """One of two texts, and the revision that it is of."""
 
     revision: int | None
     text: str
 
 
-def compare(old: Side, new: Side, what: What, context: int, namespace: str, shows_secrets: bool = False) -> Diff:
+def compare(
+    old: DiffSide, new: DiffSide, what: What, context: int, namespace: str, shows_secrets: bool = False
+) -> Diff:
     """The difference of two sides. CPU-bound: call it in a worker.
 
     `namespace` is the release's. Raises `Invalid` for a Secret whose YAML is beyond its bounds.
@@ -92,7 +94,9 @@ class _Writer:
         return "".join(kept)
 
 
-def _objects(old: Side, new: Side, writer: _Writer, namespace: str, shows_secrets: bool) -> Iterator[ObjectDiff]:
+def _objects(
+    old: DiffSide, new: DiffSide, writer: _Writer, namespace: str, shows_secrets: bool
+) -> Iterator[ObjectDiff]:
     """The objects that differ, paired by kind, namespace and name, in the order of the new text."""
     before, after = _by_identity(old.text, namespace), _by_identity(new.text, namespace)
     for place in (*after, *(place for place in before if place not in after)):
@@ -111,11 +115,11 @@ def _objects(old: Side, new: Side, writer: _Writer, namespace: str, shows_secret
             yield ObjectDiff(place.kind, place.name, place.namespace or None, change, text)
 
 
-def _by_identity(manifest: str, namespace: str) -> dict[Identity, str]:
+def _by_identity(manifest: str, namespace: str) -> dict[DocumentIdentity, str]:
     """The documents by identity; those with one identity are one text. Without a namespace it is the release's."""
-    found = dict[Identity, str]()
+    found = dict[DocumentIdentity, str]()
     for identity, text in identified(manifest):
-        place = Identity(identity.kind, identity.name, identity.namespace or namespace)
+        place = DocumentIdentity(identity.kind, identity.name, identity.namespace or namespace)
         found[place] = f"{found[place]}\n---\n{text}" if place in found else text
     return found
 

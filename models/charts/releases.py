@@ -47,7 +47,7 @@ class BadRelease(ValueError):
     """The stored data is not a release."""
 
 
-class TooLarge(BadRelease):
+class ReleaseTooLarge(BadRelease):
     """The release is larger than the reader permits."""
 
 
@@ -93,7 +93,7 @@ def latest(revisions_: Iterable[Revision]) -> dict[str, Revision]:
 
 
 def unpacked(secret: Mapping[str, Any], max_bytes: int = MAX_INFLATED_BYTES) -> Stored:
-    """The release in a Secret. Raises `BadRelease`, its subclass `TooLarge` if it is larger than `max_bytes`."""
+    """The release in a Secret. Raises `BadRelease`, its subclass `ReleaseTooLarge` if it is larger than `max_bytes`."""
     try:
         packed = base64.b64decode(base64.b64decode((secret.get("data") or {})["release"]), validate=True)
         stored = json.loads(_inflated(packed, max_bytes) if packed.startswith(_GZIP) else packed)
@@ -144,7 +144,7 @@ def _inflated(packed: bytes, max_bytes: int) -> bytes:
     inflater = zlib.decompressobj(wbits=31)
     plain = inflater.decompress(packed, max_bytes)
     if inflater.unconsumed_tail:
-        raise TooLarge(f"it is larger than {max_bytes} bytes")
+        raise ReleaseTooLarge(f"it is larger than {max_bytes} bytes")
     if not inflater.eof:
         raise BadRelease("it is truncated")
     return plain
@@ -386,7 +386,7 @@ _MAX_DESCRIPTION_CHARACTERS = 500
 
 
 @frozen
-class Change:
+class StartedChange:
     """A change that has started: helm's command, when it began (seconds since 1970) and how long it may take."""
 
     namespace: str
@@ -419,7 +419,9 @@ def was_not_started(stderr: str) -> bool:
     return _NOT_STARTED.search(stderr) is not None
 
 
-def marked_failed(secret: Mapping[str, Any], change: Change, description: str, now: float) -> dict[str, Any] | None:
+def marked_failed(
+    secret: Mapping[str, Any], change: StartedChange, description: str, now: float
+) -> dict[str, Any] | None:
     """The Secret of a revision with its stored release marked as failed; `None` if the change has not interrupted it.
 
     `now` is seconds since 1970. Raises `Unprocessable`.

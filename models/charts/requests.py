@@ -45,7 +45,7 @@ class _InstallOptions:
 
 
 @http_message(kw_only=True)
-class Install(_InstallOptions):
+class InstallRequest(_InstallOptions):
     chart_ref: str = _CHART_REF
     version: str | None = _VERSION
 
@@ -73,13 +73,13 @@ class _UpgradeOptions:
 
 
 @http_message(kw_only=True)
-class Upgrade(_UpgradeOptions):
+class UpgradeRequest(_UpgradeOptions):
     chart_ref: str = _CHART_REF
     version: str | None = _VERSION
 
 
 @http_message(kw_only=True)
-class DiffUpgrade(Upgrade):
+class DiffUpgradeRequest(UpgradeRequest):
     lines: int = query("unchanged lines around each change", 3, low=0, high=50)
     show_secrets: bool = query("show the values of Secrets", False)
 
@@ -90,7 +90,7 @@ class UpgradeUpload(_UpgradeOptions):
 
 
 @http_message(kw_only=True)
-class Uninstall:
+class UninstallRequest:
     name: str = _NAME
     namespace: str = _NAMESPACE
     context: str | None = _CONTEXT
@@ -104,7 +104,7 @@ class Uninstall:
 
 
 @http_message(kw_only=True)
-class Rollback:
+class RollbackRequest:
     name: str = _NAME
     namespace: str = _NAMESPACE
     context: str | None = _CONTEXT
@@ -120,7 +120,7 @@ class Rollback:
 
 
 @http_message(kw_only=True)
-class Test:
+class TestRequest:
     name: str = _NAME
     namespace: str = _NAMESPACE
     context: str | None = _CONTEXT
@@ -145,7 +145,7 @@ class _TemplateOptions:
 
 
 @http_message(kw_only=True)
-class Template(_TemplateOptions):
+class TemplateRequest(_TemplateOptions):
     chart_ref: str = _CHART_REF
     version: str | None = _VERSION
 
@@ -164,7 +164,7 @@ class _LintOptions:
 
 
 @http_message(kw_only=True)
-class Lint(_LintOptions):
+class LintRequest(_LintOptions):
     chart_ref: str = _CHART_REF
     version: str | None = _VERSION
 
@@ -175,5 +175,5 @@ class LintUpload(_LintOptions):
 
 
 @http_message(kw_only=True)
-class Create:
+class CreateRequest:
     name: str = body("the name of the new chart", required=True, check=refs.new_chart)

@@ -231,7 +231,7 @@ _IMPLICIT = {
 }
 
 
-class _Values(_Loader):  # type: ignore[misc]
+class _ValueLoader(_Loader):  # type: ignore[misc]
     """Scalars as in helm's YAML: 1e3 is a number, y is true; 1:30, a date and = are text. Unknown tags are ignored."""
 
     bool_values: ClassVar = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
@@ -261,20 +261,20 @@ class _Values(_Loader):  # type: ignore[misc]
 
 
 _OTHERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
-_Values.yaml_implicit_resolvers = {
+_ValueLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag not in _OTHERS]
     for first, found in _Loader.yaml_implicit_resolvers.items()
 }
 for _name, (_pattern, _first) in _IMPLICIT.items():
-    _Values.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(_pattern), list(_first))
-_Values.add_constructor("tag:yaml.org,2002:int", _Values.whole_number)
-_Values.add_constructor("tag:yaml.org,2002:float", _Values.number)
+    _ValueLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(_pattern), list(_first))
+_ValueLoader.add_constructor("tag:yaml.org,2002:int", _ValueLoader.whole_number)
+_ValueLoader.add_constructor("tag:yaml.org,2002:float", _ValueLoader.number)
 for _unknown in (None, "tag:yaml.org,2002:merge", "tag:yaml.org,2002:set", "tag:yaml.org,2002:omap",
                  "tag:yaml.org,2002:pairs", "tag:yaml.org,2002:timestamp"):  # fmt: skip
-    _Values.add_constructor(_unknown, _Values.untagged)
+    _ValueLoader.add_constructor(_unknown, _ValueLoader.untagged)
 
 
-class Metadata(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
+class MetadataLoader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
     """Reads every scalar as the text that helm has of it in a field of type string: 1.10 is 1.1, yes is true."""
 
     def construct_scalar(self, node: yaml.ScalarNode) -> str | None:
@@ -365,10 +365,10 @@ def split_documents(text: str) -> list[str]:
 def load(text: str, where: str, takes_aliases: bool = True) -> dict[str, Any]:
     """Reads a mapping of YAML as helm reads values; an empty text is an empty mapping. Raises `Invalid`."""
     try:
-        for event in check_events(text, _Values, where):
+        for event in check_events(text, _ValueLoader, where):
             if not takes_aliases and isinstance(event, yaml.AliasEvent):
                 raise Invalid(f"{where}: aliases (*name) are not supported here")
-        documents = list(yaml.load_all(text, _Values))
+        documents = list(yaml.load_all(text, _ValueLoader))
     except yaml.YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         at = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""

@@ -11,7 +11,7 @@ from attrs import NOTHING, evolve
 
 from models.config import env_files, login_checks, notify_checks, parsers, secret_files
 from models.config.parsers import ValidationError
-from models.config.settings import MAX_SOCKET_PATH_BYTES, Config, Forge
+from models.config.settings import MAX_SOCKET_PATH_BYTES, Config, ForgeSettings
 from models.supervision.captured_logs import with_log
 from models.supervision.process import Condition, Dependency, ProcessSpec, Restart, circle
 from models.supervision.selectors import is_glob
@@ -168,7 +168,7 @@ class CrossChecks:
                     self._fault(f"{PROCESSES}.{spec.template}", f"{why}; write ${{{{ num }}}} in it")
 
 
-def _forge_faults(at: str, forge: Forge, is_faulty: bool) -> Iterator[tuple[str, object]]:
+def _forge_faults(at: str, forge: ForgeSettings, is_faulty: bool) -> Iterator[tuple[str, object]]:
     yield from secret_files.faults(at, "token", forge.token, forge.token_file)
     app = forge.app
     if app is None:

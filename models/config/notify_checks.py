@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from models.config import parsers, secret_files
 from models.config.parsers import ValidationError
-from models.config.settings import Channel, Notify, Smtp
+from models.config.settings import ChannelSettings, NotifySettings, SmtpSettings
 
 MAX_RECIPIENTS = 50
 _SECRETS = ("url", "secret", "token")
 
 
-def faults(notify: Notify) -> Iterator[tuple[str, object]]:
+def faults(notify: NotifySettings) -> Iterator[tuple[str, object]]:
     """Each fault with the path of its property."""
     for name, channel in notify.channels.items():
         yield from _of_channel(f"notify.channels.{name}", channel, notify)
@@ -30,13 +30,13 @@ def faults(notify: Notify) -> Iterator[tuple[str, object]]:
     yield from _of_smtp(notify.smtp)
 
 
-def _of_smtp(smtp: Smtp) -> Iterator[tuple[str, object]]:
+def _of_smtp(smtp: SmtpSettings) -> Iterator[tuple[str, object]]:
     if smtp.tls == "none" and smtp.username is not None and smtp.host not in ("localhost", "127.0.0.1", "::1"):
         yield "notify.smtp.tls", "none would send the password in plain text to another machine"
     yield from secret_files.faults("notify.smtp", "password", smtp.password, smtp.password_file)
 
 
-def _of_channel(at: str, channel: Channel, notify: Notify) -> Iterator[tuple[str, object]]:
+def _of_channel(at: str, channel: ChannelSettings, notify: NotifySettings) -> Iterator[tuple[str, object]]:
     for name in _SECRETS:
         yield from secret_files.faults(at, name, getattr(channel, name), getattr(channel, f"{name}_file"))
     if channel.type == "email":
@@ -50,7 +50,7 @@ def _of_channel(at: str, channel: Channel, notify: Notify) -> Iterator[tuple[str
         yield from _of_secret(at, channel)
 
 
-def _of_secret(at: str, channel: Channel) -> Iterator[tuple[str, object]]:
+def _of_secret(at: str, channel: ChannelSettings) -> Iterator[tuple[str, object]]:
     if channel.secret is None and channel.secret_file is None:
         yield at, "type webhook needs secret or secret-file"
     elif channel.secret is not None:

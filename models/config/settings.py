@@ -46,20 +46,20 @@ class BadConfig(Exception):
 
 
 @frozen
-class Tls:
+class TlsSettings:
     certificate: Path | None = None
     key: Path | None = None
 
 
 @frozen
-class UnixSocket:
+class UnixSocketSettings:
     path: Filled | None = None
     mode: Literal["0600", "0660"] = "0600"
     group: Filled | None = None
 
 
 @frozen
-class Outbound:
+class OutboundSettings:
     """Requests to forges and channels."""
 
     allowed_hosts: tuple[Annotated[str, parsers.host_port], ...] = ()
@@ -70,7 +70,7 @@ class Outbound:
 
 
 @frozen
-class Outbox:
+class OutboxSettings:
     """Messages that are to be sent, and those that were."""
 
     max_rows: Annotated[int, parsers.between(10, 1_000_000)] = 10_000
@@ -79,7 +79,7 @@ class Outbox:
 
 
 @frozen
-class WorkerProcesses:
+class WorkerSettings:
     """Processes that read what callers send."""
 
     processes: Count = 2
@@ -87,23 +87,23 @@ class WorkerProcesses:
 
 
 @frozen
-class Storage:
+class StorageSettings:
     min_free: Annotated[Size, parsers.at_least(0)] | None = None
     """None: 256 MiB, or 5 % of the file system where that is less."""
 
 
 @frozen
-class Server:
+class ServerSettings:
     address: Annotated[tuple[Host, ...], parsers.addresses] = ("127.0.0.1",)
     """Empty: no TCP."""
     port: Port = 8080
     public_url: ForgeUrl | None = None
     """The address by which people reach the server, for links in what is sent."""
-    unix_socket: UnixSocket = UnixSocket()
+    unix_socket: UnixSocketSettings = UnixSocketSettings()
     data_dir: Path = Path("data")
     allowed_hosts: tuple[Annotated[str, parsers.host_header], ...] = ()
     trusted_proxies: tuple[Annotated[str, parsers.network], ...] = ()
-    tls: Tls = Tls()
+    tls: TlsSettings = TlsSettings()
     log_format: Literal["text", "json"] = "text"
     syslog: Annotated[str, parsers.syslog_address] = "/dev/log"
     max_streams: Count = 10_000
@@ -114,10 +114,10 @@ class Server:
     shutdown_timeout: Seconds = Seconds(30)
     database_url: Annotated[str, parsers.database_url] | None = field(default=None, repr=False)
     secret_key_file: Path | None = None
-    outbound: Outbound = Outbound()
-    outbox: Outbox = Outbox()
-    workers: WorkerProcesses = WorkerProcesses()
-    storage: Storage = Storage()
+    outbound: OutboundSettings = OutboundSettings()
+    outbox: OutboxSettings = OutboxSettings()
+    workers: WorkerSettings = WorkerSettings()
+    storage: StorageSettings = StorageSettings()
 
     @property
     def control_socket(self) -> str | None:
@@ -133,40 +133,40 @@ class ControlSecurity:
 
 
 @frozen
-class Events:
+class EventSettings:
     retain_days: Count = 90
     retain_rows: Count = 1_000_000
 
 
 @frozen
-class Notices:
+class NoticeSettings:
     retain_rows: Annotated[int, parsers.between(1, 1_000_000)] = 10_000
 
 
 @frozen
-class Metrics:
+class MetricSettings:
     interval: Annotated[Seconds, parsers.between(0, 3600)] = Seconds(5)
     """0: off."""
     keep: Annotated[Seconds, parsers.between(0, DAY)] = Seconds(DAY)
 
 
 @frozen
-class JobRuns:
+class JobRunSettings:
     retain: Annotated[int, parsers.between(1, 10_000)] = 100
 
 
 @frozen
-class Supervisor:
+class SupervisorSettings:
     node_name: Filled | None = None
     description: str = ""
     auto_start: bool = True
     on_exit: Literal["stop", "leave"] = "stop"
     log: LogMode = LogMode.INHERIT
     security: ControlSecurity = ControlSecurity()
-    events: Events = Events()
-    notices: Notices = Notices()
-    metrics: Metrics = Metrics()
-    runs: JobRuns = JobRuns()
+    events: EventSettings = EventSettings()
+    notices: NoticeSettings = NoticeSettings()
+    metrics: MetricSettings = MetricSettings()
+    runs: JobRunSettings = JobRunSettings()
     processes: Mapping[Annotated[str, parsers.process_name], ProcessSpec] = Factory(dict)
     """In the order of the file."""
     groups: Mapping[Annotated[str, parsers.group_name], tuple[Filled, ...]] = Factory(dict)
@@ -184,20 +184,20 @@ class ChartSecurity:
 
 
 @frozen
-class AccessInterceptor:
+class AccessInterceptorSettings:
     enabled: bool = True
 
 
 @frozen
-class Rest:
+class RestSettings:
     base_path: Annotated[str, parsers.base_path] = "/api/v1"
     temp_dir: Path | None = None
     unknown_fields: Literal["REFUSE", "IGNORE"] = "REFUSE"
-    access_interceptor: AccessInterceptor = AccessInterceptor()
+    access_interceptor: AccessInterceptorSettings = AccessInterceptorSettings()
 
 
 @frozen
-class Helm:
+class HelmSettings:
     binary: Filled | None = None
     max_concurrent: Count | None = None
     reserved: Count0 = 1
@@ -213,7 +213,7 @@ class Helm:
 
 
 @frozen
-class Kube:
+class KubeSettings:
     kubeconfig: Filled | None = None
     context: Filled | None = None
     namespaces: tuple[Filled, ...] = ()
@@ -221,12 +221,12 @@ class Kube:
 
 
 @frozen
-class Hub:
+class HubSettings:
     url: Url = "https://artifacthub.io"
 
 
 @frozen
-class Fetch:
+class FetchSettings:
     timeout: Span = Seconds(30)
     max_index: Bytes = Size(256 * MIB)
     max_archive: Bytes = Size(100 * MIB)
@@ -236,7 +236,7 @@ class Fetch:
 
 
 @frozen
-class Work:
+class WorkSettings:
     threads: Count | None = None
     """Ignored: `server.workers.processes` counts for charts too."""
     queue: Count = 64
@@ -244,39 +244,39 @@ class Work:
 
 
 @frozen
-class Package:
+class PackageSettings:
     keyring: Path | None = None
     key: Filled | None = None
     passphrase_file: Path | None = None
 
 
 @frozen
-class UpgradeChecks:
+class UpgradeCheckSettings:
     interval: Span = Seconds(3600)
 
 
 @frozen
-class Mcp:
+class McpSettings:
     enabled: bool | None = None
     toolsets: tuple[Annotated[str, parsers.toolset], ...] = parsers.TOOLSETS
 
 
 @frozen
-class Svc:
+class SvcSettings:
     security: ChartSecurity = ChartSecurity()
-    rest: Rest = Rest()
-    helm: Helm = Helm()
-    kube: Kube = Kube()
-    hub: Hub = Hub()
-    fetch: Fetch = Fetch()
-    work: Work = Work()
-    package: Package = Package()
-    upgrades: UpgradeChecks = UpgradeChecks()
-    mcp: Mcp = Mcp()
+    rest: RestSettings = RestSettings()
+    helm: HelmSettings = HelmSettings()
+    kube: KubeSettings = KubeSettings()
+    hub: HubSettings = HubSettings()
+    fetch: FetchSettings = FetchSettings()
+    work: WorkSettings = WorkSettings()
+    package: PackageSettings = PackageSettings()
+    upgrades: UpgradeCheckSettings = UpgradeCheckSettings()
+    mcp: McpSettings = McpSettings()
 
 
 @frozen
-class LoginFailures:
+class LoginFailureSettings:
     per_minute: Count = 10
     per_name_per_hour: Count = 100
 
@@ -286,7 +286,7 @@ class TrackerSecurity:
     open_mode: bool = True
     require_ingest_token: bool = False
     default_visibility: Literal["PUBLIC", "PRIVATE"] | None = None
-    login_failures: LoginFailures = LoginFailures()
+    login_failures: LoginFailureSettings = LoginFailureSettings()
     admin_username: Filled = "admin"
     admin_password: Filled | None = field(default=None, repr=False)
     session_lifetime: Span = Seconds(30 * DAY)
@@ -328,7 +328,7 @@ class Quarantine:
 
 
 @frozen
-class Runs:
+class RunSettings:
     settle: Span = Seconds(600)
     incomplete_after: Span = Seconds(7200)
 
@@ -348,7 +348,7 @@ class ReportLimits:
 
 
 @frozen
-class Attachments:
+class AttachmentSettings:
     enabled: bool = True
     dir: Path | None = None
     file: Bytes = Size(10 * MIB)
@@ -367,7 +367,7 @@ UntrustedReport = Literal["none", "comment"]
 
 
 @frozen
-class Source:
+class SourceSettings:
     mode: SourceMode = "off"
     file: Bytes = Size(MIB)
     cache: Bytes = Size(64 * MIB)
@@ -384,7 +384,7 @@ class ForgeApp:
 
 
 @frozen
-class Forge:
+class ForgeSettings:
     type: Literal["github", "gitlab", "forgejo"]
     url: ForgeUrl
     api_url: ForgeUrl | None = None
@@ -395,7 +395,7 @@ class Forge:
 
 
 @frozen
-class ForgeReports:
+class ForgeReportSettings:
     """What is reported to the forges of `tracker.forges`."""
 
     enabled: bool = True
@@ -409,22 +409,22 @@ class ForgeReports:
 
 
 @frozen
-class Tracker:
+class TrackerSettings:
     security: TrackerSecurity = TrackerSecurity()
     quality_gate: QualityGate = QualityGate()
     quarantine: Quarantine = Quarantine()
-    runs: Runs = Runs()
+    runs: RunSettings = RunSettings()
     limits: ReportLimits = ReportLimits()
-    attachments: Attachments = Attachments()
-    source: Source = Source()
-    forges: Mapping[Annotated[str, parsers.forge_name], Forge] = Factory(dict)
-    forge_reports: ForgeReports = ForgeReports()
+    attachments: AttachmentSettings = AttachmentSettings()
+    source: SourceSettings = SourceSettings()
+    forges: Mapping[Annotated[str, parsers.forge_name], ForgeSettings] = Factory(dict)
+    forge_reports: ForgeReportSettings = ForgeReportSettings()
     retain_days: Count0 = 0
     retain_runs: Count0 = 0
 
 
 @frozen
-class Smtp:
+class SmtpSettings:
     """The mail server of the channels of type email, and of the mails to accounts."""
 
     host: Host | None = None
@@ -437,7 +437,7 @@ class Smtp:
 
 
 @frozen
-class Channel:
+class ChannelSettings:
     """Where messages go. `url`, `secret` and `token` are secrets; each may stand in a file."""
 
     type: Literal["webhook", "slack", "teams", "email", "post"]
@@ -453,7 +453,7 @@ class Channel:
 
 
 @frozen
-class NotifyRule:
+class NotifyRuleSettings:
     """Which events are reported to which channels, and how often."""
 
     name: Filled
@@ -475,11 +475,11 @@ class NotifyRule:
 
 
 @frozen
-class Notify:
+class NotifySettings:
     enabled: bool = True
-    channels: Mapping[Annotated[str, parsers.forge_name], Channel] = Factory(dict)
-    rules: tuple[NotifyRule, ...] = ()
-    smtp: Smtp = Smtp()
+    channels: Mapping[Annotated[str, parsers.forge_name], ChannelSettings] = Factory(dict)
+    rules: tuple[NotifyRuleSettings, ...] = ()
+    smtp: SmtpSettings = SmtpSettings()
 
     @property
     def has_mail(self) -> bool:
@@ -489,8 +489,8 @@ class Notify:
 
 @frozen
 class Config:
-    server: Server = Server()
-    supervisor: Supervisor = Supervisor()
-    svc: Svc = Svc()
-    tracker: Tracker = Tracker()
-    notify: Notify = Notify()
+    server: ServerSettings = ServerSettings()
+    supervisor: SupervisorSettings = SupervisorSettings()
+    svc: SvcSettings = SvcSettings()
+    tracker: TrackerSettings = TrackerSettings()
+    notify: NotifySettings = NotifySettings()

@@ -28,7 +28,7 @@ _ENVIRONMENT = re.compile(r"env\.([^\s|]+)\s*(?:\|(.*))?", re.DOTALL)
 
 
 @frozen
-class Scope:
+class VariableScope:
     """The values of the variables of one process."""
 
     texts: Mapping[str, str]
@@ -62,7 +62,7 @@ class Scope:
         return format(number, form or "d")
 
 
-def expand(raw: Raw, scope: Scope) -> Raw:
+def expand(raw: Raw, scope: VariableScope) -> Raw:
     """A tree with the variables of all its texts expanded, once. Raises `ValidationError`."""
     if isinstance(raw, str):
         return _VARIABLE.sub(lambda found: _one(found, scope), raw) if "${{" in raw else raw
@@ -78,12 +78,12 @@ def _like(raw: dict[str, Raw], content: dict[str, Raw]) -> dict[str, Raw]:
     return raw.like(content) if isinstance(raw, Mapped) else content
 
 
-def _one(found: re.Match[str], scope: Scope) -> str:
+def _one(found: re.Match[str], scope: VariableScope) -> str:
     return found[0][1:] if found[0].startswith("$$") else scope.value(found[1])
 
 
 @frozen
-class Template:
+class ProcessTemplate:
     """An entry with `numprocs`: how many replicas it stands for, their first number, and how they are called."""
 
     count: int
@@ -95,7 +95,7 @@ class Template:
         return range(self.start, self.start + self.count)
 
 
-def template_of(raws: Sequence[Raw], scope: Scope) -> Template | None:
+def template_of(raws: Sequence[Raw], scope: VariableScope) -> ProcessTemplate | None:
     """The template that an entry is; `None` for a single process. Its numbers may be variables of `scope`.
 
     Raises `ValidationError`.
@@ -110,7 +110,7 @@ def template_of(raws: Sequence[Raw], scope: Scope) -> Template | None:
     name = given.get(NAME, DEFAULT_NAME)
     if not isinstance(name, str):
         raise ValidationError(f"{NAME}: one value is expected")
-    return Template(count, start, name)
+    return ProcessTemplate(count, start, name)
 
 
 def _whole(raw: Raw, name: str, low: int, high: int) -> int:
@@ -132,7 +132,7 @@ def without_template(raws: Sequence[Raw]) -> list[Raw]:
     ]
 
 
-def replica_names(template: Template, scope_of: Callable[[int], Scope]) -> dict[int, str]:
+def replica_names(template: ProcessTemplate, scope_of: Callable[[int], VariableScope]) -> dict[int, str]:
     """The name of each replica by its number. Raises `ValidationError` for equal names."""
     names: dict[int, str] = {}
     for number in template.numbers:
@@ -144,7 +144,7 @@ def replica_names(template: Template, scope_of: Callable[[int], Scope]) -> dict[
 
 
 @frozen
-class Entry:
+class ProcessEntry:
     """One process: its name, its properties, and the template that it is a replica of."""
 
     name: str
@@ -172,12 +172,12 @@ class Expansion:
             "data-dir": _setting("server.data-dir", parts, environ, overrides) or "data",
         }
 
-    def entries(self, name: str, raws: Sequence[Raw], folder: Path) -> list[Entry]:
+    def entries(self, name: str, raws: Sequence[Raw], folder: Path) -> list[ProcessEntry]:
         """The processes that an entry stands for; `folder` is that of its file. Raises `ValidationError`."""
         scope = self._scope(name, name, folder)
         template = template_of(raws, scope)
         if template is None:
-            return [Entry(name, [expand(raw, scope) for raw in raws])]
+            return [ProcessEntry(name, [expand(raw, scope) for raw in raws])]
         try:
             group_name(name)
         except ValidationError as why:
@@ -187,13 +187,15 @@ class Expansion:
         entries = []
         for number, replica in names.items():
             scope = self._scope(name, replica, folder, template, number)
-            entries.append(Entry(replica, [expand(raw, scope) for raw in plain], name))
+            entries.append(ProcessEntry(replica, [expand(raw, scope) for raw in plain], name))
         return entries
 
-    def _scope(self, name: str, process: str, folder: Path, template: Template | None = None, number: int = 0) -> Scope:
+    def _scope(
+        self, name: str, process: str, folder: Path, template: ProcessTemplate | None = None, number: int = 0
+    ) -> VariableScope:
         texts = {"name": name, "process": process, "here": str(folder.absolute()), **self._texts}
         numbers = {} if template is None else {"num": number, "numprocs": template.count}
-        return Scope(texts, numbers, self._variable)
+        return VariableScope(texts, numbers, self._variable)
 
     def _variable(self, name: str) -> str | None:
         if name in self._private:

@@ -12,8 +12,8 @@ from typing import cast
 from models.accounts import mail_settings
 from models.accounts.accounts import User
 from models.accounts.mail_settings import KINDS, Kind
-from models.config.settings import NotifyRule
-from models.outbound.events import Event
+from models.config.settings import NotifyRuleSettings
+from models.outbound.events import SubjectEvent
 from models.outbound.rules import SERVER, Rule
 from models.outbound.tables import store
 
@@ -30,7 +30,7 @@ _FORGET = (
 )
 
 
-def rules_of(event: Event) -> list[Rule]:
+def rules_of(event: SubjectEvent) -> list[Rule]:
     """The rules of the accounts that get a mail about an event."""
     kind = next((kind for kind in KINDS if event.type in _EVENTS[kind]), None)
     if kind is None:
@@ -46,7 +46,7 @@ def find(rules: Mapping[str, Rule], id: str) -> Rule | None:
 
 def _rule(id: str, kind: Kind) -> Rule:
     events = tuple(type for type in _EVENTS[kind] if type != "gate.passed")  # it only ends a failure
-    return Rule(id, SERVER, NotifyRule("", (id,), events, resolve=False))
+    return Rule(id, SERVER, NotifyRuleSettings("", (id,), events, resolve=False))
 
 
 def _parsed(id: str) -> tuple[int, Kind, int] | None:

@@ -40,7 +40,7 @@ _DISABLE = "UPDATE channel SET enabled = 0, reason = ? WHERE id = ?"
 
 
 @frozen
-class Settings:
+class StoredSettings:
     """What is not secret of a channel; `set_at` has when each secret was set, by name."""
 
     type: str
@@ -59,11 +59,11 @@ class Channel:
     id: str
     project_id: int
     name: str
-    settings: Settings
+    settings: StoredSettings
     is_enabled: bool = True
     reason: str | None = None
     updated_at: int | None = None
-    spec: config.Channel | None = field(default=None, repr=False)
+    spec: config.ChannelSettings | None = field(default=None, repr=False)
     """The section of the configuration that it stands in."""
 
     @property
@@ -81,10 +81,10 @@ class Credentials:
     old_secret: str | None = field(default=None, repr=False)
 
 
-def of_config(channels: Mapping[str, config.Channel]) -> list[Channel]:
+def of_config(channels: Mapping[str, config.ChannelSettings]) -> list[Channel]:
     found = []
     for name, spec in channels.items():
-        settings = Settings(spec.type, spec.to, spec.preset, spec.priority)
+        settings = StoredSettings(spec.type, spec.to, spec.preset, spec.priority)
         found.append(Channel(CONFIG + name, SERVER, name, settings, spec=spec))
     return found
 
@@ -98,7 +98,7 @@ def _channel(row: Sequence[Any]) -> Channel:
     id, project_id, name, text, enabled, reason, updated_at = row
     values: dict[str, Any] = json.loads(text)
     values["to"] = tuple(values["to"])
-    return Channel(id, project_id, name, Settings(**values), bool(enabled), reason, updated_at)
+    return Channel(id, project_id, name, StoredSettings(**values), bool(enabled), reason, updated_at)
 
 
 def get(id: str, project_id: int | None = None) -> Channel:
@@ -113,7 +113,7 @@ def keep(
     id: str | None,
     project_id: int,
     name: str,
-    settings: Settings,
+    settings: StoredSettings,
     changes: Mapping[str, str | None],
     vault: ProjectSecrets,
     now: int,

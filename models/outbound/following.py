@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from models.config.settings import Outbox
+from models.config.settings import OutboxSettings
 from models.outbound import dropped, outbox, states
 from models.outbound.channels import Channel, by_name
 from models.outbound.dropped import Dropped
-from models.outbound.events import Event
+from models.outbound.events import SubjectEvent
 from models.outbound.rules import Rule
 from models.outbound.tables import store
 from models.times import DAY
@@ -52,7 +52,7 @@ def stop(names: Sequence[str]) -> None:
         store.execute_sql("DELETE FROM run_wait")
 
 
-def apply(name: str, after: int, last: int, events: Iterable[Event], rules: Sequence[Rule], now: int) -> bool:
+def apply(name: str, after: int, last: int, events: Iterable[SubjectEvent], rules: Sequence[Rule], now: int) -> bool:
     """Notes the events of a source that come after `after`, up to `last`; False if another node did so before."""
     with store.atomic():
         if position(name) != after:
@@ -79,7 +79,7 @@ def awaited_runs(after: int = 0) -> list[int]:
     return [int(id) for (id,) in store.execute_sql(query, (after, AWAITED_AT_ONCE))]
 
 
-def judged(run: int, events: Iterable[Event], rules: Sequence[Rule], now: int) -> None:
+def judged(run: int, events: Iterable[SubjectEvent], rules: Sequence[Rule], now: int) -> None:
     """Notes the events of a run, which is not awaited any more."""
     with store.atomic():
         if not store.execute_sql("DELETE FROM run_wait WHERE run_id = ?", (run,)).rowcount:
@@ -88,13 +88,13 @@ def judged(run: int, events: Iterable[Event], rules: Sequence[Rule], now: int) -
             states.apply(rules, event, now)
 
 
-def note(event: Event, rules: Sequence[Rule], now: int) -> None:
+def note(event: SubjectEvent, rules: Sequence[Rule], now: int) -> None:
     """Notes an event that no source has."""
     with store.atomic():
         states.apply(rules, event, now)
 
 
-def note_dropped(read: Callable[[Dropped], Event], rules: Sequence[Rule], now: int) -> None:
+def note_dropped(read: Callable[[Dropped], SubjectEvent], rules: Sequence[Rule], now: int) -> None:
     """Notes that a full outbox has dropped messages, where that is to be reported."""
     if dropped.next_at() is None:
         return
@@ -103,7 +103,9 @@ def note_dropped(read: Callable[[Dropped], Event], rules: Sequence[Rule], now: i
             states.apply(rules, read(one), now)
 
 
-def flush(rules: Sequence[Rule], channels: Sequence[Channel], now: int, limits: Outbox) -> tuple[int, int | None]:
+def flush(
+    rules: Sequence[Rule], channels: Sequence[Channel], now: int, limits: OutboxSettings
+) -> tuple[int, int | None]:
     """Puts what is due into the outbox. Returns how many messages, and when something else is due."""
     with store.atomic():
         due = states.due_messages({rule.id: rule for rule in rules}, now)

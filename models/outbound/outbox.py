@@ -80,7 +80,7 @@ class Delivery:
 
 
 @frozen
-class Outcome:
+class DeliveryOutcome:
     """What came of one try. `status` is that of the HTTP response or the SMTP reply."""
 
     is_delivered: bool
@@ -96,15 +96,15 @@ class Outcome:
     """The recipients of a mail that another try is for; empty: all."""
 
 
-def outcome_of(status: int, error: str | None, retry_after: float | None = None) -> Outcome:
+def outcome_of(status: int, error: str | None, retry_after: float | None = None) -> DeliveryOutcome:
     """The outcome of an HTTP response: 408, 425, 429 and 5xx are tried again, other failures are final."""
     if 200 <= status < 300:
-        return Outcome(True, status)
+        return DeliveryOutcome(True, status)
     is_final = status < 500 and status not in _RETRIED
-    return Outcome(False, status, (error or "")[:MAX_ERROR_CHARACTERS], is_final, retry_after)
+    return DeliveryOutcome(False, status, (error or "")[:MAX_ERROR_CHARACTERS], is_final, retry_after)
 
 
-def add(messages: Sequence[Message], now: int, limits: settings.Outbox) -> list[int]:
+def add(messages: Sequence[Message], now: int, limits: settings.OutboxSettings) -> list[int]:
     """Stores messages, in the caller's transaction; returns their ids. A full outbox drops others (`_make_room`)."""
     ids = []
     for message in messages:
@@ -175,7 +175,7 @@ def _delivery(row: Sequence[Any]) -> Delivery:
     return Delivery(**dict(zip(_NAMES, row, strict=True)))
 
 
-def finish(delivery: Delivery, outcome: Outcome, owner: str, now: int) -> State | None:
+def finish(delivery: Delivery, outcome: DeliveryOutcome, owner: str, now: int) -> State | None:
     """Stores the outcome of a try and ends the lease. `delivery` is as it was claimed.
 
     Returns its state, which stays SUPERSEDED; None, and stores nothing, if the lease has ended and another has begun.
@@ -220,7 +220,7 @@ def release_own(owner: str) -> None:
         store.execute_sql(queries.RELEASE_OWN, {"owner": owner})
 
 
-def prune(now: int, limits: settings.Outbox) -> list[Delivery]:
+def prune(now: int, limits: settings.OutboxSettings) -> list[Delivery]:
     """Gives up what is too old and deletes what was done long ago; returns what was given up."""
     error = "not delivered within server.outbox.max-age"
     with store.atomic():
@@ -239,7 +239,7 @@ def get(id: int) -> Delivery:
     return _delivery(row)
 
 
-def retry(id: int, now: int, limits: settings.Outbox) -> None:
+def retry(id: int, now: int, limits: settings.OutboxSettings) -> None:
     """Makes a dead message due, with the same message id. Raises `NotFound`, `Conflict`."""
     with store.atomic():
         values = {"id": id, "now": now, "expires_at": now + int(limits.max_age * SECOND)}

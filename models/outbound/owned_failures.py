@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from models.accounts import mail_settings
 from models.accounts.accounts import User
 from models.config.settings import QualityGate
-from models.outbound.events import Event, of_failing_test
+from models.outbound.events import SubjectEvent, of_failing_test
 from models.tracker.forges import owners
 from models.tracker.gate import baseline, new_failures
 from models.tracker.tables import Run, reports
@@ -22,7 +22,7 @@ _COUNTED = """
     ORDER BY class_name, name"""
 
 
-def of_run(run: Run, about: Event, settings: QualityGate) -> list[Event]:
+def of_run(run: Run, about: SubjectEvent, settings: QualityGate) -> list[SubjectEvent]:
     """The events of the tests that fail in a run of the base branch and not in its baseline; `about`: one of the run.
 
     Each has the accounts that own the test; one that nobody is mailed about has no event.
@@ -35,7 +35,7 @@ def of_run(run: Run, about: Event, settings: QualityGate) -> list[Event]:
         return []
     base = baseline.of_runs({run.id: run}, settings.base_branch).get(run.id)
     tests = new_failures.of_run(run.id, base.run_id if base else None).tests
-    found: list[Event] = []
+    found: list[SubjectEvent] = []
     for id, class_name, name, file in reports.execute_sql(_COUNTED, (json.dumps([*tests]),)):
         if accounts := _owning(users, owned.of(file, class_name)):
             found.append(of_failing_test(about, id, class_name, name, run.commit_sha, accounts))

@@ -10,9 +10,9 @@ from typing import Any
 from attrs import asdict, frozen
 
 from models import globs
-from models.config.settings import NotifyRule
+from models.config.settings import NotifyRuleSettings
 from models.errors import Conflict, NotFound
-from models.outbound.events import Event
+from models.outbound.events import SubjectEvent
 from models.outbound.tables import RULES_CHANNEL, store
 from models.supervision.process import Seconds
 
@@ -40,10 +40,10 @@ class Rule:
 
     id: str
     project_id: int
-    settings: NotifyRule
+    settings: NotifyRuleSettings
     updated_at: int | None = None
 
-    def selects(self, event: Event) -> bool:
+    def selects(self, event: SubjectEvent) -> bool:
         """Whether the rule is about the subject of an event, whatever the event's type."""
         one = self.settings
         if self.project_id != SERVER and event.project_id != self.project_id:
@@ -61,7 +61,7 @@ class Rule:
             return fits and matches(one.projects, event.project) and matches(one.flags, event.flag or "")
         return True
 
-    def reports(self, event: Event) -> bool:
+    def reports(self, event: SubjectEvent) -> bool:
         return matches(self.settings.events, event.type)
 
 
@@ -70,7 +70,7 @@ def matches(patterns: Sequence[str], text: str) -> bool:
     return any(globs.matches(pattern, text) for pattern in patterns)
 
 
-def of_config(rules: Sequence[NotifyRule]) -> list[Rule]:
+def of_config(rules: Sequence[NotifyRuleSettings]) -> list[Rule]:
     return [Rule(CONFIG + rule.name, SERVER, rule) for rule in rules]
 
 
@@ -85,7 +85,7 @@ def _rule(row: Sequence[Any]) -> Rule:
     values: dict[str, Any] = json.loads(settings)
     for name, value in values.items():
         values[name] = tuple(value) if isinstance(value, list) else Seconds(value) if name in _TIMES else value
-    return Rule(id, project_id, NotifyRule(**values), updated_at)
+    return Rule(id, project_id, NotifyRuleSettings(**values), updated_at)
 
 
 def get(id: str, project_id: int) -> Rule:
@@ -96,7 +96,7 @@ def get(id: str, project_id: int) -> Rule:
     return _rule(row)
 
 
-def keep(id: str | None, project_id: int, settings: NotifyRule, now: int) -> Rule:
+def keep(id: str | None, project_id: int, settings: NotifyRuleSettings, now: int) -> Rule:
     """Stores a new rule or changes rule `id`, in the caller's transaction. Raises `Conflict`, `NotFound`."""
     if id is not None:
         get(id, project_id)

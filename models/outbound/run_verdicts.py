@@ -10,7 +10,7 @@ from attrs import evolve
 from models.accounts import mail_settings
 from models.config.settings import QualityGate
 from models.outbound import owned_failures
-from models.outbound.events import Event, of_flaky_test, of_run
+from models.outbound.events import SubjectEvent, of_flaky_test, of_run
 from models.tracker.failures import flaky
 from models.tracker.gate import commit_gate, quality_gate
 from models.tracker.queries import runs_by_id
@@ -32,7 +32,7 @@ def complete(ids: Sequence[int]) -> list[int]:
 
 def judge(
     id: int, settings: QualityGate, now: int, late: int | None = None, has_mail: bool = False
-) -> list[Event] | None:
+) -> list[SubjectEvent] | None:
     """The events of the commit of a complete run; none if the run, or its project, was deleted.
 
     None: the commit waits for a required flag, and the run is awaited on. A commit whose last upload was not after
@@ -53,13 +53,13 @@ def judge(
     return [*found, *_flaky(run, facts, now)]
 
 
-def _for_accounts(events: Sequence[Event], run: Run, settings: QualityGate) -> list[Event]:
+def _for_accounts(events: Sequence[SubjectEvent], run: Run, settings: QualityGate) -> list[SubjectEvent]:
     """The events of a run with the members of its project that get a mail, and those for the owners of its tests."""
     members = [user.id for user in mail_settings.recipients("gate", run.project_id)]
     return [*(evolve(event, accounts=members) for event in events), *owned_failures.of_run(run, events[0], settings)]
 
 
-def _flaky(run: Run, facts: Mapping[str, Any], now: int) -> list[Event]:
+def _flaky(run: Run, facts: Mapping[str, Any], now: int) -> list[SubjectEvent]:
     """The events of the tests that are flaky on the commit of a run, which need not be the newest."""
     about = of_run("", facts, now, "")
     return [of_flaky_test(about, *test) for test in flaky.on_commit(run)]
@@ -85,7 +85,7 @@ def _facts(run: Run, project: Project, settings: QualityGate) -> Mapping[str, An
 
 def _events(
     run: Run, project: Project, facts: Mapping[str, Any], settings: QualityGate, now: int, late: int | None
-) -> list[Event] | None:
+) -> list[SubjectEvent] | None:
     """The events of the verdict on a run; None where its commit waits for a required flag."""
     place = f"{project.name}, {run.branch or 'no branch'}" + (f", {run.flag}" if run.flag != "default" else "")
     if run.state == "INCOMPLETE":

@@ -17,7 +17,7 @@ from attrs import define, field, frozen
 
 from models.json_format import rfc3339
 from models.outbound import account_mails
-from models.outbound.events import Event
+from models.outbound.events import SubjectEvent
 from models.outbound.outbox import Message
 from models.outbound.rules import SERVER, Rule
 from models.outbound.tables import RULES_CHANNEL, store
@@ -73,7 +73,7 @@ class State:
         store.execute_sql(_PUT, values)
 
 
-def apply(rules: Iterable[Rule], event: Event, now: int) -> None:
+def apply(rules: Iterable[Rule], event: SubjectEvent, now: int) -> None:
     """Notes an event for all rules that are about it, in the caller's transaction."""
     shared = () if event.is_for_accounts else rules
     for rule in (*shared, *account_mails.rules_of(event)):
@@ -81,7 +81,7 @@ def apply(rules: Iterable[Rule], event: Event, now: int) -> None:
             _apply(rule, event, now)
 
 
-def _apply(rule: Rule, event: Event, now: int) -> None:
+def _apply(rule: Rule, event: SubjectEvent, now: int) -> None:
     is_info = event.trend == "info"
     subject = f"{event.subject}|{event.type}" if is_info else event.subject
     row = store.execute_sql(_GET, (rule.id, subject)).fetchone()
@@ -111,13 +111,13 @@ def _apply(rule: Rule, event: Event, now: int) -> None:
     store.notify(RULES_CHANNEL)
 
 
-def _is_reported_alone(rule: Rule, event: Event) -> bool:
+def _is_reported_alone(rule: Rule, event: SubjectEvent) -> bool:
     """Whether a good event is reported of a subject that was good before."""
     is_repeated = event.type in ("gate.passed", "process.recovered")
     return rule.reports(event) and not (is_repeated and rule.settings.only_on_change)
 
 
-def _on_bad(state: State, rule: Rule, event: Event, now: int) -> None:
+def _on_bad(state: State, rule: Rule, event: SubjectEvent, now: int) -> None:
     is_new = not state.is_bad
     is_flapping = is_new and state.reported > 0
     if is_new:
@@ -144,7 +144,7 @@ def _due(state: State, rule: Rule, now: int) -> int:
     return max(now + int(rule.settings.group_wait * SECOND), quiet_end)
 
 
-def _line_of(event: Event) -> str:
+def _line_of(event: SubjectEvent) -> str:
     facts = {"type": event.type, "title": event.title[:MAX_TITLE_CHARACTERS], "link": event.link, "at": event.at}
     return json.dumps(facts, ensure_ascii=False)
 

@@ -42,7 +42,7 @@ _NULLABLE = frozenset({"pid", "start_time", "end_time", "exit_code"})
 
 
 @frozen
-class Entry:
+class StatusEvent:
     """One status change of one process. Times are microseconds since 1970 (UTC), `uptime` is a length in them."""
 
     id: int
@@ -116,12 +116,12 @@ def _process_scope(name: str) -> str:
     return f"process:{name}"
 
 
-def _entry(row: Sequence[Any]) -> Entry:
+def _entry(row: Sequence[Any]) -> StatusEvent:
     id, at, process, pid, start, end, exit_code, new, old, uptime = row
-    return Entry(id, at, process, pid, start, end, exit_code, STATUSES[new], STATUSES[old], uptime)
+    return StatusEvent(id, at, process, pid, start, end, exit_code, STATUSES[new], STATUSES[old], uptime)
 
 
-def append(entries: Sequence[Entry], store: SqliteStore | Postgres = database) -> None:
+def append(entries: Sequence[StatusEvent], store: SqliteStore | Postgres = database) -> None:
     """Writes `entries` and counts them. For use within `atomic()`."""
     store.write_many(_INSERT, [entry.row() for entry in entries])
     _count(store, [(entry.process, entry.new.rank) for entry in entries], 1)
@@ -171,7 +171,7 @@ def counts(store: SqliteStore | Postgres = database) -> dict[str, int]:
     return {"totalEvents": kept.get(_TOTAL, 0)} | {name: number for name, number in by_status.items() if number}
 
 
-def get(id: int, store: SqliteStore | Postgres = database) -> Entry:
+def get(id: int, store: SqliteStore | Postgres = database) -> StatusEvent:
     """Raises `NotFound`."""
     row = store.execute_sql(f"SELECT {_COLUMNS} FROM event WHERE id = ?", (id,)).fetchone()  # noqa: S608
     if row is None:
@@ -185,7 +185,7 @@ def is_near_newest(paging: Paging, which: Filter | None = None) -> bool:
     return is_indexed and paging.sort == "event_time" and paging.offset <= NEAR
 
 
-def page(paging: Paging, which: Filter | None = None, store: SqliteStore | Postgres = database) -> Page[Entry]:
+def page(paging: Paging, which: Filter | None = None, store: SqliteStore | Postgres = database) -> Page[StatusEvent]:
     """One page of the events, read in one transaction so that the total fits the content."""
     which = which or Filter()
     with store.atomic("DEFERRED"):
@@ -193,7 +193,7 @@ def page(paging: Paging, which: Filter | None = None, store: SqliteStore | Postg
         return Page(_content(store, paging, which, total), total, paging)
 
 
-def _content(store: SqliteStore | Postgres, paging: Paging, which: Filter, total: int) -> list[Entry]:
+def _content(store: SqliteStore | Postgres, paging: Paging, which: Filter, total: int) -> list[StatusEvent]:
     """Walks the ids only, from whichever end is nearer, and then reads the rows of this page."""
     size, offset = min(paging.size, total - paging.offset), paging.offset
     if size <= 0:
@@ -217,7 +217,7 @@ def _order_terms(column: str) -> tuple[str, str]:
     return f"{column} ASC{first}, id ASC", f"{column} DESC{last}, id DESC"
 
 
-def since(id: int, limit: int, store: SqliteStore | Postgres = database) -> list[Entry]:
+def since(id: int, limit: int, store: SqliteStore | Postgres = database) -> list[StatusEvent]:
     """The first `limit` events after `id`, oldest first: for streams that reconnect."""
     query = f"SELECT {_COLUMNS} FROM event WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
     return [_entry(row) for row in store.execute_sql(query, (id, limit))]

@@ -41,11 +41,11 @@ _DELETE = "DELETE FROM metric_minute WHERE minute BETWEEN ? AND ? AND process IN
 _MINUTES_PER_DELETION = 60
 
 Minute = tuple[int, Sequence[float]]
-"""A minute since 1970 and its values: the fields of `Point` after `at`, in their order."""
+"""A minute since 1970 and its values: the fields of `MetricStep` after `at`, in their order."""
 
 
 @frozen
-class Point:
+class MetricStep:
     """CPU in percent of one processor and memory in bytes, over the step that begins at `at`, in seconds since 1970."""
 
     at: int
@@ -66,7 +66,7 @@ class Point:
         )  # fmt: skip
 
     @property
-    def alone(self) -> Point:
+    def alone(self) -> MetricStep:
         """The same, with the values of the process for those of its group."""
         return evolve(
             self,
@@ -185,7 +185,7 @@ class Series:
         first = next((at for at, _ in self._minutes), self._minute if self._count else minute + 1)
         return first <= minute
 
-    def points(self, start: int, end: int, step: int, older: Iterable[Minute] = ()) -> list[Point]:
+    def points(self, start: int, end: int, step: int, older: Iterable[Minute] = ()) -> list[MetricStep]:
         """One point for each `step` seconds from `start` to `end` that has data, and the latest of them at most.
 
         Steps shorter than a minute come from the latest samples, others from the minutes. `older` has minutes that may
@@ -200,17 +200,17 @@ class Series:
         return _points([row for row in timed if start - _MINUTE_SECONDS < row[0] < end], step)[-MAX_POINTS:]
 
 
-def _points(rows: Iterable[tuple[int, Sequence[float]]], step: int) -> list[Point]:
+def _points(rows: Iterable[tuple[int, Sequence[float]]], step: int) -> list[MetricStep]:
     """One point for each step, with the average of the averages and the largest maximum."""
-    points = list[Point]()
+    points = list[MetricStep]()
     for place, group in groupby(rows, lambda row: row[0] // step):
         columns = list(zip(*(values for _, values in group), strict=True))
         values = [max(column) if index % 2 else sum(column) / len(column) for index, column in enumerate(columns)]
-        points.append(Point(place * step, *values))
+        points.append(MetricStep(place * step, *values))
     return points
 
 
-def merged(points: Iterable[Point], step: int) -> list[Point]:
+def merged(points: Iterable[MetricStep], step: int) -> list[MetricStep]:
     """The same with a longer step."""
     return _points([(point.at, point.values) for point in points], step)
 
@@ -220,7 +220,7 @@ def step_for(seconds: int, points: int) -> int:
     return max(1, -(-seconds // (points * _MINUTE_SECONDS))) * _MINUTE_SECONDS
 
 
-def peak(points: Iterable[Point], low: float = 1.0) -> tuple[float, float]:
+def peak(points: Iterable[MetricStep], low: float = 1.0) -> tuple[float, float]:
     """The largest CPU and memory of these points and their groups, at least `low`: the upper ends of the axes."""
     cpu, memory = low, low
     for point in points:

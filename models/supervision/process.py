@@ -73,7 +73,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 """Every legal transition. `ProcessState.become` is the one place that makes one."""
 
 
-class Kind(enum.Enum):
+class ProcessKind(enum.Enum):
     """The type of a process: a program that keeps running (and may report readiness), or a job that ends."""
 
     SERVICE = "service"
@@ -220,7 +220,7 @@ class ProcessSpec:
     name: str
     command: tuple[str, ...]
     args: tuple[str, ...] = ()
-    type: Kind | None = None
+    type: ProcessKind | None = None
     """`None`: see `kind`."""
     directory: str | None = None
     environment: Mapping[str, str] = field(factory=dict, repr=False)  # may hold passwords
@@ -284,13 +284,13 @@ class ProcessSpec:
         return [*self.command, *self.args]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ProcessKind:
         """`type`, where it is given; else a process with a schedule is a job."""
-        return self.type or (Kind.SERVICE if self.schedule is None else Kind.ONESHOT)
+        return self.type or (ProcessKind.SERVICE if self.schedule is None else ProcessKind.ONESHOT)
 
     @property
     def is_job(self) -> bool:
-        return self.kind is Kind.ONESHOT
+        return self.kind is ProcessKind.ONESHOT
 
     @property
     def is_scheduled_job(self) -> bool:
@@ -309,12 +309,12 @@ class ProcessSpec:
     @property
     def seconds_until_running(self) -> Seconds:
         """How long a service must run before it counts as running."""
-        return self.start_seconds if self.kind is Kind.SERVICE else Seconds(0)
+        return self.start_seconds if self.kind is ProcessKind.SERVICE else Seconds(0)
 
     @property
     def notifies(self) -> bool:
         """Whether it has a socket for notifications."""
-        return self.kind is Kind.NOTIFY or self.watchdog is not None
+        return self.kind is ProcessKind.NOTIFY or self.watchdog is not None
 
     @property
     def stderr_file(self) -> str | None:

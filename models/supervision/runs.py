@@ -34,7 +34,7 @@ class Cause:
 
 
 @frozen
-class Run:
+class JobRun:
     """One run of a job: an instance, or an attempt to start one. Times are microseconds since 1970."""
 
     id: int
@@ -78,27 +78,27 @@ def last_id() -> int:
     return int(database.execute_sql("SELECT coalesce(max(id), 0) FROM run").fetchone()[0])
 
 
-def latest() -> dict[str, Run]:
+def latest() -> dict[str, JobRun]:
     """The last run of each process."""
     query = f"SELECT {_COLUMNS} FROM run WHERE id IN (SELECT max(id) FROM run GROUP BY process)"  # noqa: S608
-    return {row[1]: Run(*row) for row in database.execute_sql(query)}
+    return {row[1]: JobRun(*row) for row in database.execute_sql(query)}
 
 
-def save(runs: Iterable[Run], retain: int) -> None:
+def save(runs: Iterable[JobRun], retain: int) -> None:
     """Writes these runs and keeps the newest `retain` of each process. For use within `atomic()`."""
     written = [astuple(run) for run in runs]
     database.write_many(_SAVE, written)
     database.write_many(_PRUNE, [(name, name, retain) for name in {row[1] for row in written}])
 
 
-def page(process: str, paging: Paging) -> Page[Run]:
+def page(process: str, paging: Paging) -> Page[JobRun]:
     """One page of the runs of a process, read in one transaction."""
     way = "DESC" if paging.descending else "ASC"
     query = f"SELECT {_COLUMNS} FROM run WHERE process = ? ORDER BY id {way} LIMIT ? OFFSET ?"  # noqa: S608
     with database.atomic("DEFERRED"):
         (total,) = database.execute_sql("SELECT count(*) FROM run WHERE process = ?", (process,)).fetchone()
         rows: Sequence[Sequence[Any]] = database.execute_sql(query, (process, paging.size, paging.offset)).fetchall()
-    return Page([Run(*row) for row in rows], total, paging)
+    return Page([JobRun(*row) for row in rows], total, paging)
 
 
 def save_states(states: Mapping[str, ScheduleState | None]) -> None:

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from models.storage.postgres import Postgres
 from models.supervision import events
-from models.supervision.events import Entry
+from models.supervision.events import StatusEvent
 from models.supervision.tables import HISTORY
 
 CHANNEL = "event"
@@ -48,7 +48,7 @@ def begin(store: Postgres, instance: str, newest: int) -> int:
         return min(copied, newest)
 
 
-def copy(store: Postgres, instance: str, entries: Sequence[Entry], after: int | None = None) -> int:
+def copy(store: Postgres, instance: str, entries: Sequence[StatusEvent], after: int | None = None) -> int:
     """Adds events of a node, oldest first, except those that were added before; returns the last number copied.
 
     Where that is less than `after`, the database was replaced by an older copy of itself, and nothing is added.

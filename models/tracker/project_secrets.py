@@ -16,7 +16,7 @@ import peewee
 
 from models.config import secret_files
 from models.config.parsers import ValidationError
-from models.config.settings import Server
+from models.config.settings import ServerSettings
 from models.errors import Conflict, DiskFull, Unavailable
 from models.storage.sqlite import Either, SqliteStore, is_disk_full
 
@@ -41,7 +41,7 @@ _TIMEOUT_SECONDS = 10.0
 class ProjectSecrets:
     """The store of secrets, opened when one is first set or used. For workers."""
 
-    def __init__(self, settings: Server) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._store = Either("secrets", STEPS)
         self._lock = threading.Lock()

@@ -90,7 +90,7 @@ class Detail:
 
 
 @frozen
-class Outcome:
+class TestOutcome:
     """The outcome of one test in one run; `id` is that of the result."""
 
     id: int
@@ -324,7 +324,7 @@ class OutcomeFilter:
 
 def outcomes(
     test: int, limit: int, after: tuple[int, int] = (INT64, INT64), only: OutcomeFilter = OutcomeFilter()
-) -> list[Outcome]:
+) -> list[TestOutcome]:
     """The outcomes of a test, newest first, after that with the ids `after` of run and result."""
     run, result = after
     statement, values = only.sql(_OUTCOMES)
@@ -333,7 +333,7 @@ def outcomes(
     ).fetchall()
     runs, attached = runs_by_id({row[1] for row in rows}), of_results([row[0] for row in rows])
     return [
-        Outcome(id, runs[run_id], CASE_STATUSES[rank], bool(flaky), ms, message, attached.get(id, ()))
+        TestOutcome(id, runs[run_id], CASE_STATUSES[rank], bool(flaky), ms, message, attached.get(id, ()))
         for id, run_id, rank, flaky, ms, message in rows
         if run_id in runs
     ]

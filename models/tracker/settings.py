@@ -17,7 +17,7 @@ from models.config.forge_checks import MAX_CONTEXT_CHARACTERS
 from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.config.settings import SourceMode
 from models.errors import Conflict, Invalid, NotFound
-from models.inputs import UNSET, Input, Kind, body, inputs
+from models.inputs import UNSET, Input, InputKind, body, inputs
 from models.json_format import http_message
 from models.tracker.forge_reports.report_settings import COMMENTS, PUBLISH, STATUSES, UNTRUSTED
 from models.tracker.forges.forge_links import repository, without_login
@@ -40,7 +40,7 @@ def _setting(title: str, about: str, read: Reader, type: str, **schema: Any) -> 
     def read_nullable(name: str, value: Any) -> Any:
         return None if value is None else read(name, value)
 
-    kind = Kind({"title": title, "type": [type, "null"], **schema}, read_nullable, reads_null=True)
+    kind = InputKind({"title": title, "type": [type, "null"], **schema}, read_nullable, reads_null=True)
     return body(about, UNSET, kind=kind)
 
 

@@ -40,7 +40,7 @@ MAX_KEYS = 20_000
 _MINUTE_SECONDS, _HOUR_SECONDS = 60.0, 3600.0
 
 
-class Window:
+class FailureWindow:
     """At most `limit` failures of one key within `seconds`, in bounded memory."""
 
     def __init__(self, limit: int, seconds: float) -> None:
@@ -81,8 +81,8 @@ class Throttle:
     """Limits failed logins by address and user name, and by user name alone."""
 
     def __init__(self, per_minute: int, per_name_per_hour: int, clock: Callable[[], float]) -> None:
-        self._by_address = Window(per_minute, _MINUTE_SECONDS)
-        self._by_name = Window(per_name_per_hour, _HOUR_SECONDS)
+        self._by_address = FailureWindow(per_minute, _MINUTE_SECONDS)
+        self._by_name = FailureWindow(per_name_per_hour, _HOUR_SECONDS)
         self._clock = clock
 
     def begin(self, address: str, name: str) -> Callable[[], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.config.settings import ChartSecurity, Fetch
+from models.config.settings import ChartSecurity, FetchSettings
 from supervisor.http import urls
 from supervisor.http.client import GuardedClient, Lookup, Rules
 from supervisor.http.dns import Policy
@@ -11,7 +11,7 @@ from supervisor.http.dns import Policy
 class Fetcher(GuardedClient):
     """Fetches repositories, registries and archives."""
 
-    def __init__(self, limits: Fetch, security: ChartSecurity, lookup: Lookup | None = None) -> None:
+    def __init__(self, limits: FetchSettings, security: ChartSecurity, lookup: Lookup | None = None) -> None:
         """`lookup` resolves a name; the system's resolver by default."""
         allowed = frozenset(urls.host_port(host) for host in security.allowed_hosts)
         rules = Rules(

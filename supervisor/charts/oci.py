@@ -24,7 +24,7 @@ from supervisor.charts.workers import MAX_INLINE_BYTES, Workers
 from supervisor.http import urls
 from supervisor.http.client import TLS_FAILED, Request, Response
 from supervisor.http.tls import TlsCredentials
-from supervisor.http.urls import Login, Url
+from supervisor.http.urls import OriginLogin, Url
 
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
 CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
@@ -75,7 +75,7 @@ class Registries:
         base = await _base(self._fetcher, ref, tls)
         return _RegistrySession(self._fetcher, ref, base, await self._logins.of(base), tls)
 
-    async def check_login(self, host: str, login: Login, tls: TlsCredentials | None = None) -> None:
+    async def check_login(self, host: str, login: OriginLogin, tls: TlsCredentials | None = None) -> None:
         """Raises `Invalid` unless `host` is a registry that accepts the login; `Upstream`, `TimedOut`."""
         ref = ChartRef(host, "", is_oci=True)
         session = _RegistrySession(self._fetcher, ref, await _base(self._fetcher, ref, tls), login, tls)
@@ -198,7 +198,7 @@ class _RegistrySession:
     """
 
     def __init__(
-        self, fetcher: Fetcher, ref: ChartRef, base: Url, login: Login | None, tls: TlsCredentials | None
+        self, fetcher: Fetcher, ref: ChartRef, base: Url, login: OriginLogin | None, tls: TlsCredentials | None
     ) -> None:
         self.ref = ref
         self._tls = tls

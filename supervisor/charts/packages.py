@@ -9,11 +9,11 @@ from pathlib import Path
 from models.charts import helm_args, helm_errors
 from models.charts.archives import archive, lock, metadata
 from models.charts.archives.archive import ChartArchive
-from models.charts.archives.metadata import LockedDependency
+from models.charts.archives.metadata import ResolvedDependency
 from models.charts.archives.pack import bundle, pack
 from models.charts.refs import OCI, ChartRef
 from models.charts.responses import Download
-from models.config.settings import Package
+from models.config.settings import PackageSettings
 from models.errors import Failed, Invalid
 from models.json_format import rfc3339, text_of
 from supervisor.charts.helm.rendering import run_bounded
@@ -51,13 +51,13 @@ async def fill(work: Work, chart: ChartArchive, folder: Path, is_update: bool) -
         await asyncio.to_thread(_replace, folder / "charts", fetched, kept)
 
 
-def _write_lock(work: Work, chart: ChartArchive, folder: Path, locked: list[LockedDependency]) -> None:
+def _write_lock(work: Work, chart: ChartArchive, folder: Path, locked: list[ResolvedDependency]) -> None:
     text = metadata.lock_document(locked, rfc3339(work.charts.clock.now()))
     is_v1 = text_of(chart.metadata, "apiVersion") == "v1"
     (folder / (lock.REQUIREMENTS_LOCK if is_v1 else lock.CHART_LOCK)).write_text(text)
 
 
-async def _fetched(work: Work, number: int, locked: LockedDependency) -> Path:
+async def _fetched(work: Work, number: int, locked: ResolvedDependency) -> Path:
     """The archive of a dependency. Raises `Invalid` for a refused address, `NotFound`, `Upstream`, `TimedOut`."""
     folder, name = work.subfolder(f"dependency{number}"), locked.wanted.name
     try:
@@ -108,7 +108,7 @@ async def package(
     return Download(both, f"{made.stem}.tar", TAR)
 
 
-def _signing(settings: Package) -> dict[str, str]:
+def _signing(settings: PackageSettings) -> dict[str, str]:
     """The options of a signature. Raises `Invalid` where the operator configured no key."""
     if settings.keyring is None or settings.key is None:
         raise Invalid("sign needs a key (svc.package.keyring, svc.package.key)")

@@ -17,7 +17,7 @@ from typing import Any
 from models.charts.repositories.registries import StoredLogin
 from supervisor.charts.kube.config import Stamp, stamp
 from supervisor.http.tls import TlsCredentials, credentials_of
-from supervisor.http.urls import Login, Url
+from supervisor.http.urls import OriginLogin, Url
 
 log = logging.getLogger("charts")
 
@@ -83,13 +83,13 @@ class RegistryLogins:
         self._find_stored = find_stored
         self._known: tuple[Stamp | None, Logins] = None, {}
 
-    async def of(self, registry: Url) -> Login | None:
+    async def of(self, registry: Url) -> OriginLogin | None:
         """The login for a registry, by host and port."""
         if stored := self._stored(registry):
-            return Login(stored.username, stored.password)
+            return OriginLogin(stored.username, stored.password)
         of_file = await self.of_file()
         login = next(filter(None, map(of_file.get, _hosts(registry))), None)
-        return Login(*login) if login else None
+        return OriginLogin(*login) if login else None
 
     def credentials(self, registry: Url) -> TlsCredentials | None:
         """The certificates that this server stores for a registry."""

@@ -1,7 +1,7 @@
 """Reads of releases: directly from the cluster, or by helm if only helm can use the kubeconfig.
 
-`Clusters` holds the connections to each cluster in use; `Reads` is what an operation gets for one of them. `Overview`
-caches the releases of a whole cluster for pages.
+`Clusters` holds the connections to each cluster in use; `Reads` is what an operation gets for one of them.
+`ReleasesOverview` caches the releases of a whole cluster for pages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from models.charts.responses import Event, HistoryRow, Hook, Image, ListRow, Rel
 from models.errors import Invalid, NotFound, Problem, TimedOut, Upstream
 from supervisor.charts.helm.releases import ByHelm
 from supervisor.charts.kube.cluster import DENIED, Cluster
-from supervisor.charts.kube.config import Kube, Place, Stamp, stamp
+from supervisor.charts.kube.config import ConfiguredCluster, Kube, Stamp, stamp
 from supervisor.charts.kube.releases import Native
 from supervisor.charts.kube.tree import Node
 from supervisor.charts.workers import MAX_INLINE_YAML_BYTES, Workers
@@ -35,7 +35,7 @@ log = logging.getLogger("charts")
 
 Result = TypeVar("Result")
 
-HelmFor = Callable[[Place], Awaitable[ByHelm]]
+HelmFor = Callable[[ConfiguredCluster], Awaitable[ByHelm]]
 """Returns a reader that runs helm for a cluster. Raises `Unavailable` without helm."""
 
 _MAX_CLUSTERS = 16
@@ -63,14 +63,14 @@ class Clusters:
         self.workers = workers
         self.kube = kube
         self._helm = helm
-        self._opened: OrderedDict[Place, _Opened] = OrderedDict()
+        self._opened: OrderedDict[ConfiguredCluster, _Opened] = OrderedDict()
         self._opening = asyncio.Lock()
 
     def has(self, file: Path | None = None, context: str | None = None) -> bool:
         """Whether a cluster is configured now; it may be unreachable. Checks files, so a new one counts at once."""
         return self.kube.place(file, context) is not None
 
-    def place(self, file: Path | None = None, context: str | None = None) -> Place:
+    def place(self, file: Path | None = None, context: str | None = None) -> ConfiguredCluster:
         """The configured cluster. Raises `NotFound` without one."""
         place = self.kube.place(file, context)
         if place is None:
@@ -81,7 +81,7 @@ class Clusters:
         """Reads of its releases. Raises `NotFound` without a cluster."""
         return Reads(self, self.place(file, context))
 
-    async def source(self, place: Place) -> Native | ByHelm:
+    async def source(self, place: ConfiguredCluster) -> Native | ByHelm:
         """The reader for a cluster. Raises `Upstream` if its kubeconfig cannot be used."""
         if self.kube.driver:
             return await self._helm(place)
@@ -94,7 +94,7 @@ class Clusters:
         self._opened.move_to_end(place)
         return opened.native or await self._helm(place)
 
-    async def _open(self, place: Place) -> _Opened:
+    async def _open(self, place: ConfiguredCluster) -> _Opened:
         files = list(place.files)
         before = stamp(files)
         try:
@@ -114,7 +114,7 @@ class Clusters:
             self._forget(next(iter(self._opened)))
         return opened
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: ConfiguredCluster) -> None:
         opened = self._opened.pop(place, None)
         if opened is not None and opened.native is not None:
             opened.native.close()
@@ -130,7 +130,7 @@ class Reads:
     Each raises `NotFound` for a missing release, `Upstream` if the cluster fails, and `TimedOut`.
     """
 
-    def __init__(self, clusters: Clusters, place: Place) -> None:
+    def __init__(self, clusters: Clusters, place: ConfiguredCluster) -> None:
         self._clusters = clusters
         self.place = place
 
@@ -253,7 +253,7 @@ class Snapshot:
     at: float
 
 
-class Overview:
+class ReleasesOverview:
     """The releases of whole clusters for pages.
 
     A fresh snapshot is returned as it is unless a change was made here since. Otherwise the cluster is queried; if a
@@ -262,8 +262,8 @@ class Overview:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._snapshots: OrderedDict[Place, Snapshot] = OrderedDict()
-        self._changed: dict[Place, float] = {}
+        self._snapshots: OrderedDict[ConfiguredCluster, Snapshot] = OrderedDict()
+        self._changed: dict[ConfiguredCluster, float] = {}
         self._queries: SingleFlight[Snapshot] = SingleFlight()
         self._tasks: set[asyncio.Task[Snapshot]] = set()
 
@@ -283,7 +283,7 @@ class Overview:
         known = self._snapshots.get(reads.place)
         return self._younger(reads.place, max_age_seconds) or await self._soon(reads, known)
 
-    def _younger(self, place: Place, seconds: float) -> Snapshot | None:
+    def _younger(self, place: ConfiguredCluster, seconds: float) -> Snapshot | None:
         """The snapshot, if it is younger than that and than the last change that was made here."""
         snapshot, oldest = self._snapshots.get(place), self._clock.since_boot() - seconds
         is_younger = snapshot is not None and oldest < snapshot.at >= self._changed.get(place, 0)
@@ -301,7 +301,7 @@ class Overview:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: ConfiguredCluster) -> None:
         """Invalidates the snapshot after a change: the next `newest` waits for the cluster."""
         self._changed[place] = self._clock.since_boot()
         if len(self._changed) > _MAX_CLUSTERS:

@@ -19,7 +19,7 @@ from tornado.httputil import HTTPHeaders
 
 from models.charts.repositories import staged_index
 from models.charts.repositories import stored as repositories
-from models.charts.repositories.stored import FoundVersion, Source, StoredChart, catalogue
+from models.charts.repositories.stored import FoundVersion, RepositorySource, StoredChart, catalogue
 from models.charts.responses import RepositoryDetails
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem, Unavailable, Upstream
 from models.json_format import rfc3339
@@ -31,7 +31,7 @@ from supervisor.clock import Clock
 from supervisor.http import urls
 from supervisor.http.client import Request, Response
 from supervisor.http.tls import TlsCredentials, credentials_of
-from supervisor.http.urls import Login, Url
+from supervisor.http.urls import OriginLogin, Url
 
 log = logging.getLogger("charts")
 
@@ -45,18 +45,18 @@ _UNNAMED_FRESH = MINUTE
 """How long the index of a repository that is not configured is used without a new fetch."""
 
 
-def login(source: Source) -> Login | None:
-    return Login(source.username, source.password) if source.username or source.password else None
+def login(source: RepositorySource) -> OriginLogin | None:
+    return OriginLogin(source.username, source.password) if source.username or source.password else None
 
 
-def with_credentials(source: Source, pem: TlsCredentials) -> Source:
+def with_credentials(source: RepositorySource, pem: TlsCredentials) -> RepositorySource:
     """The source with the certificates for its origin. Raises `Invalid` unless it is reached by https."""
     if urls.parse(source.url).scheme != "https":
         raise Invalid("ca, certificate and key need an https URL")
     return evolve(source, **asdict(pem))
 
 
-def configured(name: str, url: str, username: str = "", password: str = "") -> Source:
+def configured(name: str, url: str, username: str = "", password: str = "") -> RepositorySource:
     """The source for a request; a login in the URL becomes its login. Raises `Invalid`."""
     parsed = urls.parse(url)
     if "#" in url:
@@ -64,7 +64,7 @@ def configured(name: str, url: str, username: str = "", password: str = "") -> S
     if parsed.login:
         username, password = username or parsed.login.username, password or parsed.login.password
         url = str(parsed)
-    return Source(name, url, username, password)
+    return RepositorySource(name, url, username, password)
 
 
 @frozen
@@ -104,7 +104,7 @@ class Repositories:
 
     # Reads
 
-    def all(self) -> list[Source]:
+    def all(self) -> list[RepositorySource]:
         return repositories.all_named()
 
     async def details(self) -> list[RepositoryDetails]:
@@ -112,7 +112,7 @@ class Repositories:
         sizes = await self.stored(repositories.sizes)
         return [self._details(source, *sizes.get(source.id, (0, 0))) for source in self.all()]
 
-    def _details(self, source: Source, charts: int, versions: int) -> RepositoryDetails:
+    def _details(self, source: RepositorySource, charts: int, versions: int) -> RepositoryDetails:
         fault = self.faults.get(source.name or "")
         return RepositoryDetails(
             source.name or "",
@@ -143,17 +143,17 @@ class Repositories:
         """The charts that may have a keyword (in lower case); an empty one is in all."""
         return await self.stored(lambda: repositories.charts_matching(keyword))
 
-    async def find(self, source: Source, chart: str, wanted: str) -> FoundVersion:
+    async def find(self, source: RepositorySource, chart: str, wanted: str) -> FoundVersion:
         """The version that helm would choose for `wanted`. Raises `NotFound`, `Invalid`."""
         return await self.stored(lambda: repositories.find(source, chart, wanted))
 
-    async def version_to_lock(self, source: Source, chart: str, wanted: str) -> str:
+    async def version_to_lock(self, source: RepositorySource, chart: str, wanted: str) -> str:
         """The version that helm would write to a lock. Raises `NotFound`, `Invalid`."""
         return await self.stored(lambda: repositories.version_to_lock(source, chart, wanted))
 
     # Changes
 
-    async def add(self, requested: Source, folder: Path, force: bool = False) -> None:
+    async def add(self, requested: RepositorySource, folder: Path, force: bool = False) -> None:
         """Adds a repository after fetching its index. Adding the same URL again changes nothing.
 
         Raises `Conflict` if the name has another URL or other settings, unless `force`; `Invalid`, `Upstream` and
@@ -170,7 +170,8 @@ class Repositories:
             is_same = _comparable_url(existing.url) == _comparable_url(requested.url)
             if not force:
                 if is_same and (
-                    requested.is_like(evolve(existing, url=requested.url)) or requested == Source(name, requested.url)
+                    requested.is_like(evolve(existing, url=requested.url))
+                    or requested == RepositorySource(name, requested.url)
                 ):
                     return
                 difference = "other settings" if is_same else "another URL"
@@ -201,7 +202,7 @@ class Repositories:
         """Updates all repositories; one line per failure. Raises `Upstream` if all failed."""
         slots = asyncio.Semaphore(_MAX_CONCURRENT_UPDATES)
 
-        async def update_one(source: Source) -> str | None:
+        async def update_one(source: RepositorySource) -> str | None:
             try:
                 async with slots:
                     await self.update(source.name or "", folder)
@@ -217,7 +218,7 @@ class Repositories:
             raise Upstream("; ".join(failures))
         return failures
 
-    async def of_url(self, url: str, folder: Path) -> Source:
+    async def of_url(self, url: str, folder: Path) -> RepositorySource:
         """The repository of a dependency's URL: a configured one, or one whose index is fetched now."""
         url = str(urls.parse(url, "the repository of a dependency"))
         for source in self.all():
@@ -226,14 +227,14 @@ class Repositories:
         async with self._lock(url):
             stored_ = repositories.unnamed(url)
             if stored_ is None or not 0 <= self._clock.now() - stored_.fetched_at <= _UNNAMED_FRESH:
-                await self._refresh(stored_ or Source(None, url), folder)
+                await self._refresh(stored_ or RepositorySource(None, url), folder)
                 await self.stored(repositories.forget_unnamed)
                 stored_ = repositories.unnamed(url)
         if stored_ is None:
             raise Unavailable("the database of the repositories does not answer")
         return stored_
 
-    async def _refresh(self, source: Source, folder: Path) -> None:
+    async def _refresh(self, source: RepositorySource, folder: Path) -> None:
         """Fetches an index unless the stored one is current, and stores it."""
         url = index_url(source)
         conditions = {"If-None-Match": source.etag, "If-Modified-Since": source.modified}
@@ -270,7 +271,7 @@ class Repositories:
             rows.unlink(missing_ok=True)
 
 
-def index_url(source: Source) -> Url:
+def index_url(source: RepositorySource) -> Url:
     url = urls.parse(source.url)
     return evolve(url, path=f"{url.path.rstrip('/')}/index.yaml")
 

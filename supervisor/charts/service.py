@@ -31,10 +31,10 @@ from supervisor.charts.helm.releases import ByHelm
 from supervisor.charts.helm.runner import CHANGE_GRACE_SECONDS, Bounds
 from supervisor.charts.helm.slots import Helm
 from supervisor.charts.hub import Hub
-from supervisor.charts.kube.config import Kube, Place
+from supervisor.charts.kube.config import ConfiguredCluster, Kube
 from supervisor.charts.oci import Registries
 from supervisor.charts.registry_logins import RegistryLogins
-from supervisor.charts.release_reads import Clusters, Overview, Reads
+from supervisor.charts.release_reads import Clusters, Reads, ReleasesOverview
 from supervisor.charts.repositories import Repositories
 from supervisor.charts.sources import Dependencies, Sources
 from supervisor.charts.upgrades import Upgrades
@@ -49,7 +49,7 @@ _PREFIX = "pilothouse-"
 _LOCK = ".lock"
 
 
-class Folders:
+class RequestFolders:
     """This server's folder of request folders, below `svc.rest.temp-dir`.
 
     Its lock shows later servers whether it is in use.
@@ -167,7 +167,7 @@ class Charts:
         self.observe: Observe = lambda namespace, name, command: contextlib.nullcontext()
         """Reports the changes of releases to others."""
         self.clock = clock or Clock()
-        self.folders = Folders(svc.rest.temp_dir)
+        self.folders = RequestFolders(svc.rest.temp_dir)
         pool = WorkerPool(config.server.workers, children, instance, environ, svc.work.queue, "svc.work.queue")
         self.workers = Workers(svc.work, pool, self.folders)
         self._tasks: list[asyncio.Task[None]] = []
@@ -184,7 +184,7 @@ class Charts:
             Kube(configured, svc.kube.context, environ), self._by_helm, self.clock, self.workers, svc.kube.namespaces
         )
         self.recovery = Recovery(self.data_dir / "changing", self.clusters, instance, self.clock)
-        self.overview = Overview(self.clock)
+        self.overview = ReleasesOverview(self.clock)
         self.upgrades = Upgrades(self.repositories, self.registries, self.clock, svc.upgrades.interval)
 
     async def start(self) -> None:
@@ -235,7 +235,7 @@ class Charts:
     def has_cluster(self, target: Target) -> bool:
         return self.clusters.has(target.kubeconfig, target.context)
 
-    async def _by_helm(self, place: Place) -> ByHelm:
+    async def _by_helm(self, place: ConfiguredCluster) -> ByHelm:
         """A reader of releases that runs helm. Raises `Unavailable`."""
 
         async def run(arguments: list[str]) -> str:
@@ -301,7 +301,7 @@ class Work:
         return self._folder
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ConfiguredCluster:
         """The cluster of this request. Raises `NotFound`."""
         return self.charts.clusters.place(self.target.kubeconfig, self.target.context)
 

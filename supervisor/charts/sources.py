@@ -12,13 +12,13 @@ from attrs import evolve
 
 from models.charts import helm_errors
 from models.charts.archives import archive, metadata
-from models.charts.archives.archive import ChartArchive, Dependency
-from models.charts.archives.metadata import LockedDependency
+from models.charts.archives.archive import ChartArchive, ChartDependency
+from models.charts.archives.metadata import ResolvedDependency
 from models.charts.archives.tar_reader import ArchiveLimits
 from models.charts.refs import OCI, ChartRef, check_version
 from models.charts.repositories import semver
 from models.charts.repositories import stored as repositories
-from models.charts.repositories.stored import FoundVersion, Source
+from models.charts.repositories.stored import FoundVersion, RepositorySource
 from models.errors import Invalid, NotFound, Upstream
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.helm.runner import Bounds
@@ -67,7 +67,7 @@ class Sources:
 
     async def of_source(
         self,
-        source: Source,
+        source: RepositorySource,
         ref: ChartRef,
         folder: Path,
         proven: bool = False,
@@ -92,7 +92,7 @@ class Sources:
             raise Upstream(f"{url} does not match the index of {source.name}: it is {chart.name} {chart.version}")
         return chart
 
-    async def _pulled(self, source: Source, version_: FoundVersion, folder: Path, proven: bool) -> Path:
+    async def _pulled(self, source: RepositorySource, version_: FoundVersion, folder: Path, proven: bool) -> Path:
         """Pulls from the registry that the index names."""
         ref = ChartRef.parse(version_.url, field=f"the URL in the index of {source.name}")
         if not ref.tag:
@@ -106,7 +106,7 @@ class Sources:
         """Checks an archive on disk; its schemas only if helm evaluates them. Raises `Invalid`."""
         return await self._workers.run(archive.check, path, self._bounds, is_safe_only, is_evaluated)
 
-    async def _fetched(self, source: Source, url: Url, digest: str, path: Path) -> None:
+    async def _fetched(self, source: RepositorySource, url: Url, digest: str, path: Path) -> None:
         response = await self._get(source, url, path, self._fetcher.limits.max_archive)
         if response.status in (404, 410):
             raise NotFound(f"{url} was not found, although the index of {source.name} names it")
@@ -115,7 +115,7 @@ class Sources:
         if digest and digest != response.sha256:
             raise Upstream(f"{url} does not match the digest in the index of {source.name}")
 
-    async def _provenance(self, source: Source, url: Url, path: Path) -> None:
+    async def _provenance(self, source: RepositorySource, url: Url, path: Path) -> None:
         """As helm: the archive's URL with `.prov` appended. Raises `Invalid` if it is missing, else `Upstream`."""
         prov_url = urls.parse(f"{url.scheme}://{url.authority}{url.path}.prov{f'?{url.query}' if url.query else ''}")
         response = await self._get(source, prov_url, path.with_name(f"{path.name}.prov"), _MAX_PROVENANCE_BYTES)
@@ -124,7 +124,7 @@ class Sources:
         if not response.is_good:
             raise Upstream(f"{prov_url} answered {response.status}")
 
-    async def _get(self, source: Source, url: Url, into: Path, max_bytes: int) -> Response:
+    async def _get(self, source: RepositorySource, url: Url, into: Path, max_bytes: int) -> Response:
         """Fetches a URL of the repository, with its login only for the same origin."""
         if url.login:
             raise Invalid(f"{url} is refused: an index may not contain a login")
@@ -145,7 +145,7 @@ class Sources:
         return await self._fetcher.fetch(request)
 
 
-def _archive_url(source: Source, version_: FoundVersion) -> Url:
+def _archive_url(source: RepositorySource, version_: FoundVersion) -> Url:
     """Raises `Invalid`."""
     if not version_.url:
         raise Invalid(f"the index of {source.name} names no URL for version {version_.version}")
@@ -178,12 +178,12 @@ class Dependencies:
         locked = await self.resolved(chart, folder)
         return await self._workers.run(metadata.lock_document, locked, generated)
 
-    async def resolved(self, chart: ChartArchive, folder: Path) -> list[LockedDependency]:
+    async def resolved(self, chart: ChartArchive, folder: Path) -> list[ResolvedDependency]:
         """The newest allowed version of each dependency. Raises as `lock`."""
         chart.check_dependencies()
         return [await self._locked(chart, dependency, folder) for dependency in chart.dependencies]
 
-    async def _locked(self, chart: ChartArchive, dependency: Dependency, folder: Path) -> LockedDependency:
+    async def _locked(self, chart: ChartArchive, dependency: ChartDependency, folder: Path) -> ResolvedDependency:
         repository = dependency.repository
         try:
             wanted = check_version(dependency.version)
@@ -191,22 +191,22 @@ class Dependencies:
                 raise Invalid("it has no version")
             if not repository:
                 _check_vendored(chart, dependency, wanted)
-                return LockedDependency(dependency, dependency.version, "")
+                return ResolvedDependency(dependency, dependency.version, "")
             if repository.startswith(_NAME_PREFIXES):
                 source = _named(repository)
                 repository = source.url
             elif repository.startswith(OCI):
                 ref = ChartRef.parse(f"{repository.rstrip('/')}/{dependency.name}", wanted, "its repository")
-                return LockedDependency(dependency, await self._registries.version(ref), repository)
+                return ResolvedDependency(dependency, await self._registries.version(ref), repository)
             else:
                 source = await self._repositories.of_url(repository, folder)
             chosen = await self._repositories.version_to_lock(source, dependency.name, wanted)
         except Invalid as problem:
             raise Invalid(f"the dependency {dependency.name}: {problem.message}", problem.code) from None
-        return LockedDependency(dependency, chosen, repository)
+        return ResolvedDependency(dependency, chosen, repository)
 
 
-def _named(repository: str) -> Source:
+def _named(repository: str) -> RepositorySource:
     """The configured repository that `@name` or `alias:name` stands for. Raises `NotFound`."""
     return repositories.named(
         next(repository.removeprefix(prefix) for prefix in _NAME_PREFIXES if repository.startswith(prefix))
@@ -218,7 +218,7 @@ def repository_url(repository: str) -> str:
     return _named(repository).url if repository.startswith(_NAME_PREFIXES) else repository
 
 
-def _check_vendored(chart: ChartArchive, dependency: Dependency, wanted: str) -> None:
+def _check_vendored(chart: ChartArchive, dependency: ChartDependency, wanted: str) -> None:
     """A dependency without a repository must be in charts/. Raises `Invalid`."""
     allowed = semver.range_of(wanted)
     versions = [semver.version(text) for name, text in chart.vendored if name == dependency.name]

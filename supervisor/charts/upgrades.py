@@ -18,7 +18,7 @@ from models.charts.repositories import upgrades
 from models.charts.repositories.upgrades import Wanted
 from models.charts.responses import ListRow, Upgrade
 from models.errors import Problem
-from supervisor.charts.kube.config import Place
+from supervisor.charts.kube.config import ConfiguredCluster
 from supervisor.charts.oci import Registries
 from supervisor.charts.repositories import Repositories
 from supervisor.clock import Clock
@@ -45,18 +45,18 @@ class Upgrades:
         self._tags: OrderedDict[str, _Tags] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def remember(self, place: Place, namespace: str, release: str, chart_ref: str | None) -> None:
+    async def remember(self, place: ConfiguredCluster, namespace: str, release: str, chart_ref: str | None) -> None:
         """Stores the reference with which a release was installed; `None` for an upload or an uninstall."""
         if chart_ref is not None:
             ref = ChartRef.parse(chart_ref)
             chart_ref = str(ref)
         await self._repositories.stored(lambda: upgrades.remember_source(_key(place), namespace, release, chart_ref))
 
-    async def of_rows(self, place: Place, rows: Sequence[ListRow]) -> list[list[Upgrade]]:
+    async def of_rows(self, place: ConfiguredCluster, rows: Sequence[ListRow]) -> list[list[Upgrade]]:
         """The newer versions of each release, newest first."""
         return await self._repositories.stored(lambda: self._of_rows(place, rows))
 
-    def _of_rows(self, place: Place, rows: Sequence[ListRow]) -> list[list[Upgrade]]:
+    def _of_rows(self, place: ConfiguredCluster, rows: Sequence[ListRow]) -> list[list[Upgrade]]:
         """Runs in a worker; each chart is looked up once."""
         sources = upgrades.sources(_key(place))
         found = dict[Wanted, list[Upgrade]]()
@@ -78,7 +78,7 @@ class Upgrades:
                 return [Upgrade(ref, text, None) for text in upgrades.later(version, known.versions)]
         return []
 
-    async def refresh(self, place: Place, rows: Sequence[ListRow]) -> None:
+    async def refresh(self, place: ConfiguredCluster, rows: Sequence[ListRow]) -> None:
         """Begins to fetch the tags of the rows' registries that are not known or too old; does not wait for them."""
         sources = await self._repositories.stored(lambda: upgrades.sources(_key(place)))
         for row in rows:
@@ -105,6 +105,6 @@ class Upgrades:
             task.cancel()
 
 
-def _key(place: Place) -> str:
+def _key(place: ConfiguredCluster) -> str:
     """Identifies a cluster."""
     return ":".join([*map(str, place.files), place.context or ""])

@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from attrs import define
 
-from models.config.settings import Work as Settings
+from models.config.settings import WorkSettings
 from models.errors import Unprocessable
 from models.json_format import json_value
 from supervisor.charts.helm.slots import caller
@@ -43,7 +43,7 @@ _SMALL_CALL_COST = 16 * 1024
 _ABOUT = "the data of the request"
 
 
-class Folders(Protocol):
+class CallFolders(Protocol):
     """Where the files of calls are."""
 
     def place(self, name: str) -> Path: ...
@@ -61,10 +61,10 @@ _allowance: contextvars.ContextVar[_Allowance | None] = contextvars.ContextVar("
 
 class Workers:
     def __init__(
-        self, settings: Settings | None = None, pool: WorkerPool | None = None, folders: Folders | None = None
+        self, settings: WorkSettings | None = None, pool: WorkerPool | None = None, folders: CallFolders | None = None
     ) -> None:
         """Without a pool, as in tests of other things, functions are called where they are."""
-        self.settings = settings or Settings()
+        self.settings = settings or WorkSettings()
         self._pool = pool
         self._folders = folders
         self._numbers = itertools.count()

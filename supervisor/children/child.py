@@ -32,7 +32,7 @@ from models.errors import Failed, Unavailable
 from supervisor.children.launcher import Launcher, read_status
 from supervisor.children.launcher_process import script_problem
 from supervisor.children.proc import (
-    Identity,
+    ProcessIdentity,
     adopted_wait_status,
     boot_id,
     control_group_of,
@@ -133,7 +133,7 @@ class Child:
     Until it is reaped, its pid and so the id of its group cannot be reused.
     """
 
-    identity: Identity
+    identity: ProcessIdentity
     pidfd: int
     popen: subprocess.Popen[bytes] | None
     exited: asyncio.Future[Exit | None]
@@ -290,10 +290,10 @@ class Children:
 
     def _started(self, pid: int, popen: subprocess.Popen[bytes] | None, status: int | None = None) -> Child:
         facts, exited = stat(pid), asyncio.get_running_loop().create_future()
-        identity = Identity(pid, facts[3] if facts else 0, self._boot_id)
+        identity = ProcessIdentity(pid, facts[3] if facts else 0, self._boot_id)
         return Child(identity, os.pidfd_open(pid), popen, exited, is_launching=status is not None, status=status)
 
-    def adopt(self, identity: Identity) -> Child | None:
+    def adopt(self, identity: ProcessIdentity) -> Child | None:
         """The process of that identity if it is running: same boot, pid and start time, and no zombie."""
         if identity.boot_id != self._boot_id:
             return None

@@ -32,7 +32,7 @@ _DEVICE_FOLDERS = (b"/dev", b"/dev/fd", b"/dev/pts")
 _FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class Identity(NamedTuple):
+class FileCredentials(NamedTuple):
     """The user and groups with which a process accesses files."""
 
     uid: int
@@ -44,12 +44,12 @@ class UnsafePathError(PermissionError):
     """A path that others than root and the process' user can change; the text names the folder and its owner."""
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """A file in a folder that is open: whatever happens to the path, the folder stays the same."""
 
     folder: int
     name: bytes
-    identity: Identity | None
+    identity: FileCredentials | None
     """With which the file is accessed; `None` for the server's rights."""
     is_checked: bool
     """Whether only root can change what is in the folder."""
@@ -82,7 +82,7 @@ class Place(NamedTuple):
 
 
 @contextlib.contextmanager
-def acting_as(identity: Identity | None) -> Iterator[None]:
+def acting_as(identity: FileCredentials | None) -> Iterator[None]:
     """Accesses files with this identity, in the present thread only. Raises `OSError`."""
     if identity is None or (identity.uid, identity.gid) == (os.geteuid(), os.getegid()):
         yield
@@ -110,13 +110,13 @@ def _set_groups(groups: tuple[int, ...]) -> None:
 
 
 @contextlib.contextmanager
-def place_of(path: str | bytes, identity: Identity | None = None, create: bool = False) -> Iterator[Place]:
+def place_of(path: str | bytes, identity: FileCredentials | None = None, create: bool = False) -> Iterator[FilePlace]:
     """The folder of a file, and how to access what is in it. With `create`, missing folders are made.
 
     Raises `UnsafePathError`, `OSError`.
     """
     folder, name = os.path.split(os.path.join(os.getcwdb(), os.fsencode(path)))
-    walk = _Walk(folder, create, makes_in_shared=identity is None)
+    walk = _FolderWalk(folder, create, makes_in_shared=identity is None)
     try:
         if not (walk.run() and walk.is_entry_safe(name, _make_file)):
             if identity is None and os.geteuid() == 0:
@@ -124,14 +124,14 @@ def place_of(path: str | bytes, identity: Identity | None = None, create: bool =
             descriptor = _opened_folder(folder, identity, create)
             os.close(walk.folder)
             walk.folder = descriptor
-            yield Place(descriptor, name, identity, False)
+            yield FilePlace(descriptor, name, identity, False)
         else:
-            yield Place(walk.folder, name, None, True)
+            yield FilePlace(walk.folder, name, None, True)
     finally:
         os.close(walk.folder)
 
 
-class _Walk:
+class _FolderWalk:
     """Opens one folder after the other, from the root on, as long as only root can change which one it is."""
 
     def __init__(self, path: bytes, create: bool = False, makes_in_shared: bool = False) -> None:
@@ -236,7 +236,7 @@ def _unsafe(folder: int, path: str | bytes) -> UnsafePathError:
     return UnsafePathError(errno.EPERM, reason, os.fsdecode(path))
 
 
-def _opened_folder(folder: bytes, identity: Identity | None, create: bool) -> int:
+def _opened_folder(folder: bytes, identity: FileCredentials | None, create: bool) -> int:
     with acting_as(identity):
         try:
             return _openat2(-100, folder, _FOLDER_FLAGS)
@@ -266,7 +266,7 @@ class NotRegularError(FileNotFoundError):
 
 
 def open_at(
-    place: Place, flags: int, mode: int = 0o640, name: bytes | None = None, fifo: bool = False, follow: bool = False
+    place: FilePlace, flags: int, mode: int = 0o640, name: bytes | None = None, fifo: bool = False, follow: bool = False
 ) -> int:
     """Opens a file of the folder, the place's own or one with another name. It never waits.
 
@@ -300,7 +300,7 @@ def is_device(path: str | bytes) -> bool:
     return os.path.dirname(path) in _DEVICE_FOLDERS and os.path.basename(path) not in (b"", b".", b"..")
 
 
-def open_log(path: str | bytes, identity: Identity | None, is_captured: bool) -> int:
+def open_log(path: str | bytes, identity: FileCredentials | None, is_captured: bool) -> int:
     """Opens a log file for append and creates it and its folder; the server's own file if `is_captured`.
 
     Raises `UnsafePathError`, `OSError`.
@@ -319,7 +319,7 @@ def open_log(path: str | bytes, identity: Identity | None, is_captured: bool) ->
     return descriptor
 
 
-def open_input(path: str | bytes, identity: Identity | None) -> int:
+def open_input(path: str | bytes, identity: FileCredentials | None) -> int:
     """Opens what a process reads from. A FIFO is opened for writing too, so that it never ends. Raises `OSError`."""
     if is_device(path):
         return os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
@@ -332,7 +332,7 @@ def open_input(path: str | bytes, identity: Identity | None) -> int:
     return descriptor
 
 
-def open_settings(path: str, identity: Identity | None) -> int:
+def open_settings(path: str, identity: FileCredentials | None) -> int:
     """Opens an environment file. A FIFO is taken only where nobody but root could have put it. Raises `OSError`."""
     if is_device(path):
         return os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -341,7 +341,7 @@ def open_settings(path: str, identity: Identity | None) -> int:
 
 
 @contextlib.contextmanager
-def _named(path: str | bytes, place: Place) -> Iterator[None]:
+def _named(path: str | bytes, place: FilePlace) -> Iterator[None]:
     """Errors name the whole path, and whose rights did not suffice."""
     try:
         yield
@@ -356,15 +356,15 @@ def _named(path: str | bytes, place: Place) -> Iterator[None]:
 
 def is_safe(path: str | bytes | os.PathLike[str]) -> bool:
     """Whether only root can change which folder this path names. Raises `OSError`."""
-    walk = _Walk(os.path.join(os.getcwdb(), os.fsencode(path)))
+    walk = _FolderWalk(os.path.join(os.getcwdb(), os.fsencode(path)))
     try:
         return walk.run()
     finally:
         os.close(walk.folder)
 
 
-def request_identity(request: dict[str, Any]) -> Identity | None:
+def request_identity(request: dict[str, Any]) -> FileCredentials | None:
     """That of a launch request; `None` for the server's."""
     if request["uid"] is None:
         return None
-    return Identity(request["uid"], request["gid"], tuple(request["groups"]))
+    return FileCredentials(request["uid"], request["gid"], tuple(request["groups"]))

@@ -17,7 +17,7 @@ _PIDFD_GET_INFO, _PIDFD_INFO_BYTES, _PIDFD_INFO_EXIT, _PIDFD_STATUS_OFFSET = 0xC
 
 
 @frozen
-class Identity:
+class ProcessIdentity:
     """One process of one boot: a pid alone may be reused."""
 
     pid: int
@@ -115,7 +115,7 @@ def exit_of(status: int) -> Exit:
     return Exit(signal=os.WTERMSIG(status)) if os.WIFSIGNALED(status) else Exit(code=os.WEXITSTATUS(status))
 
 
-def adopted_wait_status(identity: Identity, pidfd: int) -> tuple[int | None, bool]:
+def adopted_wait_status(identity: ProcessIdentity, pidfd: int) -> tuple[int | None, bool]:
     """The wait status of an ended process that is not a child of the server, and whether a retry is useless.
 
     The `stat` file of a zombie holds it (0 where it may not be read). After its parent has reaped it, Linux 6.15 and
@@ -135,12 +135,12 @@ def adopted_wait_status(identity: Identity, pidfd: int) -> tuple[int | None, boo
     return None, False
 
 
-def _exists(identity: Identity) -> bool:
+def _exists(identity: ProcessIdentity) -> bool:
     facts = stat(identity.pid)
     return facts is not None and facts[3] == identity.start_ticks
 
 
-def _zombie_status(identity: Identity) -> int | None:
+def _zombie_status(identity: ProcessIdentity) -> int | None:
     try:
         directory = f"/proc/{identity.pid}"
         with open(f"{directory}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (as `stat`)

@@ -18,7 +18,7 @@ from supervisor.children import proc
 from supervisor.children.launcher_process import PROOF_VARIABLE as _PROOF_NAME
 from supervisor.children.launcher_process import TAG_VARIABLE as _TAG_NAME
 from supervisor.children.launcher_process import proof
-from supervisor.children.proc import Identity, boot_id, is_running, stat
+from supervisor.children.proc import ProcessIdentity, boot_id, is_running, stat
 
 log = logging.getLogger("orphans")
 
@@ -40,7 +40,7 @@ class TaggedProcess:
 
     name: str
     generation: int
-    identity: Identity
+    identity: ProcessIdentity
     leads_session: bool
     """Whether it is the child itself: it leads the session that was made for it, and is what its proof names."""
     fingerprint: str
@@ -83,7 +83,7 @@ def tagged_process(
             on_forged(pid, uid, name)
         return None
     fingerprint = _value(variables, f"{FINGERPRINT_VARIABLE}=") or ""
-    identity = Identity(pid, facts[3], boot_id())
+    identity = ProcessIdentity(pid, facts[3], boot_id())
     return TaggedProcess(name, number, identity, facts[2] == pid and is_child, fingerprint, uid)
 
 

@@ -28,7 +28,7 @@ from models.tracker.failures.flaky import Triage
 from models.tracker.reports.base import Case, CaseStatus, CoverageReport, FileCoverage, Suite, TestReport, Totals
 from models.tracker.reports.staging import StagedRows
 from models.tracker.runs import store as runs
-from models.tracker.runs.store import Stored, Upload
+from models.tracker.runs.store import StoredRun, Upload
 from models.tracker.tables import Project, Run, reports
 from supervisor.accounts import passwords
 from supervisor.cli.users import BUSY_SECONDS, with_store
@@ -221,7 +221,7 @@ def _upload(plan: ProjectPlan, number: int, flag: str, commit: str, is_request: 
 # Storing
 
 
-def _store(staging_file: Path, run: PlannedRun, config: Config) -> Stored:
+def _store(staging_file: Path, run: PlannedRun, config: Config) -> StoredRun:
     staging_file.unlink(missing_ok=True)
     digest = hashlib.sha256(f"{run.plan.name} {run.number} {run.upload.flag} {run.at}".encode()).hexdigest()
     with StagedRows(staging_file) as rows:

@@ -388,7 +388,7 @@ def _expanded(pattern: str) -> str:
     return _EXPRESSION.sub(lambda found: "%" if found[0] == "%%" else values.get(found[1], found[0]), pattern)
 
 
-class _Parser(configparser.RawConfigParser):
+class _SupervisordParser(configparser.RawConfigParser):
     """Reads as supervisord does, and remembers the line of each section and key."""
 
     def __init__(self) -> None:
@@ -419,7 +419,7 @@ def _sections(path: Path) -> tuple[dict[str, dict[str, str]], dict[tuple[str, st
     `%(here)s` is the folder of the file, of an included one too. Raises `configparser.Error`, `OSError`,
     `UnicodeDecodeError`.
     """
-    parser = _Parser()
+    parser = _SupervisordParser()
     parser.read_file(parser.numbered(path.read_text()), str(path))
     places = {key: f"{path}:{number}" for key, number in parser.lines.items()}
     here = str(path.parent.absolute())

@@ -29,7 +29,7 @@ from supervisor.cli.changed_lines import (
 )
 from supervisor.cli.ci_systems import facts
 from supervisor.cli.streams import discard_output, prepare_streams
-from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
+from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, RemoteServer, UploadError, packed, reason_of
 from supervisor.cli.upload_server import server_of
 from supervisor.cli.upload_summary import summary
 
@@ -269,7 +269,7 @@ def _codeowners_parts(source: str) -> dict[str, str]:
     return parts
 
 
-def _write_summary(server: Server, run: Mapping[str, Any], verdict: Mapping[str, Any] | None, file: Path) -> None:
+def _write_summary(server: RemoteServer, run: Mapping[str, Any], verdict: Mapping[str, Any] | None, file: Path) -> None:
     """Appends a summary to a file, else prints it. A token of scope INGEST gets one without the details."""
     detail: Mapping[str, Any] | None = None
     try:
@@ -317,7 +317,7 @@ def _paths_part() -> dict[str, str]:
     return {"paths": paths} if paths.count("\n") <= _MAX_PATHS else {}
 
 
-def _finish(server: Server, fields: Mapping[str, str], gate: str | None, partial: bool) -> int:
+def _finish(server: RemoteServer, fields: Mapping[str, str], gate: str | None, partial: bool) -> int:
     """Closes the run of the key. With `gate` the exit code is the verdict."""
     if not fields.get("runKey") or fields["runKey"].startswith(_OWN_KEY):
         raise UploadError(USAGE, "finish needs --run-key, or the run of a CI system")
@@ -329,7 +329,7 @@ def _finish(server: Server, fields: Mapping[str, str], gate: str | None, partial
     return GATE_FAILED if gate and status != "PASSED" else PASSED
 
 
-def _wait_until_complete(server: Server, run_id: int, seconds: float) -> None:
+def _wait_until_complete(server: RemoteServer, run_id: int, seconds: float) -> None:
     """Waits until nothing more is expected of a run. Raises `UploadError` where that takes too long."""
     end, pause = time.monotonic() + seconds, 1.0
     while (state := server.get(f"/api/v1/runs/{run_id}/quality-gate")["state"]) == "PENDING":
@@ -339,7 +339,7 @@ def _wait_until_complete(server: Server, run_id: int, seconds: float) -> None:
         pause = min(2 * pause, _MAX_POLL_SECONDS)
 
 
-def _verdict(server: Server, run_id: int, scope: str | None) -> Mapping[str, Any]:
+def _verdict(server: RemoteServer, run_id: int, scope: str | None) -> Mapping[str, Any]:
     """The verdict on all of the commit so far, or with `flag` on the run alone."""
     of_commit = "" if scope == "flag" else "?commit=true"
     verdict: Mapping[str, Any] = server.get(f"/api/v1/runs/{run_id}/quality-gate{of_commit}")

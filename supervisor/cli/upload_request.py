@@ -42,7 +42,7 @@ class UploadError(Exception):
         self.exit_code = exit_code
 
 
-class Reply(NamedTuple):
+class UploadReply(NamedTuple):
     status: int
     body: Any
     """The JSON of the body, or its text."""
@@ -124,7 +124,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         raise UploadError(REFUSED, f"the server redirects ({code}): use --url with the address that leads to {url}")
 
 
-class _Connection(http.client.HTTPConnection):
+class _UploadConnection(http.client.HTTPConnection):
     """Reads the answer of a server that refuses and closes while the body is still being sent."""
 
     def send(self, data: Any) -> None:
@@ -134,13 +134,13 @@ class _Connection(http.client.HTTPConnection):
             super().send(data)
 
 
-class _SecureConnection(_Connection, http.client.HTTPSConnection):
+class _SecureConnection(_UploadConnection, http.client.HTTPSConnection):
     pass
 
 
 class _Http(urllib.request.HTTPHandler):
     def http_open(self, request: urllib.request.Request) -> Any:
-        return self.do_open(_Connection, request)
+        return self.do_open(_UploadConnection, request)
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -148,7 +148,7 @@ class _Https(urllib.request.HTTPSHandler):
         return self.do_open(_SecureConnection, request)
 
 
-class Server:
+class RemoteServer:
     """A Pilothouse server. Methods raise `UploadError` where it is unreachable, fails or refuses."""
 
     def __init__(
@@ -198,7 +198,7 @@ class Server:
             raise UploadError(REFUSED, f"{self._described(reply)} answers {reply.status} without JSON to {path}{_HINT}")
         return reply.body
 
-    def _request(self, path: str, body: IO[bytes] | None, headers: Mapping[str, str]) -> Reply:
+    def _request(self, path: str, body: IO[bytes] | None, headers: Mapping[str, str]) -> UploadReply:
         pause, end = _FIRST_PAUSE_SECONDS, None
         while True:
             after = None
@@ -222,7 +222,7 @@ class Server:
             time.sleep(wait)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
-    def _send(self, path: str, body: IO[bytes] | None, headers: Mapping[str, str]) -> tuple[Reply, float | None]:
+    def _send(self, path: str, body: IO[bytes] | None, headers: Mapping[str, str]) -> tuple[UploadReply, float | None]:
         """The answer, and the seconds of its Retry-After."""
         if body is not None:
             body.seek(0)
@@ -231,15 +231,15 @@ class Server:
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:
             with self._opener.open(request, timeout=self._timeout) as answer:
-                return Reply(answer.status, _decoded(answer.read()), answer.headers.get("Server", "")), None
+                return UploadReply(answer.status, _decoded(answer.read()), answer.headers.get("Server", "")), None
         except urllib.error.HTTPError as refusal:
             with refusal:
                 after = refusal.headers.get("Retry-After", "")
                 body_read = _decoded(refusal.read(_MAX_ERROR_BYTES))
-                reply = Reply(refusal.code, body_read, refusal.headers.get("Server", ""))
+                reply = UploadReply(refusal.code, body_read, refusal.headers.get("Server", ""))
                 return reply, float(after) if after.isascii() and after.isdigit() else None
 
-    def _problem(self, reply: Reply, path: str) -> UploadError:
+    def _problem(self, reply: UploadReply, path: str) -> UploadError:
         message = reply.body.get("message") if isinstance(reply.body, dict) else None
         text = f"{reply.status}: {_printable(str(message or 'no reason was given'))}"
         if reply.status >= 500:
@@ -248,7 +248,7 @@ class Server:
             text += f" (requested {self.base + path}){_HINT}"
         return UploadError(REFUSED, f"{self._described(reply)} refuses: {text}")
 
-    def _described(self, reply: Reply) -> str:
+    def _described(self, reply: UploadReply) -> str:
         name = "".join(c for c in reply.server if c.isprintable())[:60]
         return f"the server at {self.base}" + (f" ({name})" if name else "")
 

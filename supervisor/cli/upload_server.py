@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 
-from supervisor.cli.upload_request import USAGE, Server, UploadError, reason_of
+from supervisor.cli.upload_request import USAGE, RemoteServer, UploadError, reason_of
 
 _URL_EXPECTED = "--url or PILOTHOUSE_URL must be a URL such as http://host:8080"
 
@@ -23,15 +23,15 @@ _RETRY_SECONDS = 120.0
 _START_PAUSE_SECONDS = 0.2
 
 
-def server_of(arguments: argparse.Namespace) -> Server:
+def server_of(arguments: argparse.Namespace) -> RemoteServer:
     """The server that was named, else that of this machine, else whatever listens on port 8080."""
     token = _token(arguments.token_file)
     retry_for = _RETRY_SECONDS if arguments.retry_for is None else arguments.retry_for
     if url := arguments.url or os.environ.get("PILOTHOUSE_URL"):
-        return Server(_base_url(url), token, arguments.timeout, retry_for)
+        return RemoteServer(_base_url(url), token, arguments.timeout, retry_for)
     url, tried = _local_server(arguments, retry_for)
     is_awaited = bool(url) or arguments.retry_for is not None
-    return Server(_base_url(url or _DEFAULT_URL), token, arguments.timeout, retry_for, tried, is_awaited)
+    return RemoteServer(_base_url(url or _DEFAULT_URL), token, arguments.timeout, retry_for, tried, is_awaited)
 
 
 def _local_server(arguments: argparse.Namespace, seconds: float) -> tuple[str, Sequence[str]]:

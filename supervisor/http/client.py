@@ -29,7 +29,7 @@ from tornado.tcpclient import TCPClient
 from models.errors import Failed, Invalid, Problem, TimedOut, TooLargeResponse, Unavailable, Upstream
 from supervisor.http.dns import Addresses, CoalescingResolver, Policy
 from supervisor.http.tls import TlsCredentials, context_of, system_context
-from supervisor.http.urls import Login, Url
+from supervisor.http.urls import OriginLogin, Url
 
 log = logging.getLogger("fetch")
 
@@ -51,7 +51,7 @@ class Request:
     headers: Mapping[str, str] = Factory(dict)
     into: Path | None = None
     body: bytes | Path | None = None
-    login: Login | None = None
+    login: OriginLogin | None = None
     token: str | None = field(default=None, repr=False)
     token_header: str = "Authorization"  # noqa: S105 (a header)
     auth_scheme: str = "Bearer"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from models.config.settings import Outbound
+from models.config.settings import OutboundSettings
 from supervisor.http import urls
 from supervisor.http.client import Rules
 from supervisor.http.dns import Policy
 
 
-def outbound_rules(outbound: Outbound, own: Iterable[str] = ()) -> Rules:
+def outbound_rules(outbound: OutboundSettings, own: Iterable[str] = ()) -> Rules:
     """The rules of a client. The hosts and ports of `own`, URLs of the configuration, are allowed at any address."""
     hosts = {urls.host_port(host) for host in outbound.allowed_hosts}
     for text in own:

@@ -29,7 +29,7 @@ class TlsCredentials:
     private_key: str = field(default="", repr=False)
 
 
-class Stored(Protocol):
+class StoredCredentials(Protocol):
     """A row with the credentials of an origin."""
 
     @property
@@ -42,7 +42,7 @@ class Stored(Protocol):
     def private_key(self) -> str: ...
 
 
-def credentials_of(stored: Stored) -> TlsCredentials | None:
+def credentials_of(stored: StoredCredentials) -> TlsCredentials | None:
     """The credentials in a row, or in others; None if there are none."""
     found = TlsCredentials(stored.authority, stored.certificate, stored.private_key)
     return None if found == TlsCredentials() else found

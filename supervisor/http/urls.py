@@ -20,7 +20,7 @@ _UNQUOTED = "/%:@!$&'()*+,;=~-._?"
 
 
 @frozen
-class Login:
+class OriginLogin:
     """A username and a password for one origin."""
 
     username: str
@@ -36,7 +36,7 @@ class Url:
     port: int
     path: str
     query: str = ""
-    login: Login | None = None
+    login: OriginLogin | None = None
 
     @property
     def origin(self) -> tuple[str, str, int]:
@@ -104,7 +104,7 @@ def _parse(text: str) -> Url:
     login = None
     if at:
         name, _, password = userinfo.partition(":")
-        login = Login(unquote(name), unquote(password))
+        login = OriginLogin(unquote(name), unquote(password))
     port = parts.port if parts.port is not None else _PORTS[parts.scheme]
     if port == 0:
         raise ValueError("its port is 0")

@@ -17,14 +17,14 @@ from models.errors import DiskFull, Unavailable
 from models.json_format import ParseJson, rfc3339
 from models.outbound import events, following, outbox
 from models.outbound.channels import Channel, name_of
-from models.outbound.outbox import FORGE_KINDS, Delivery, Outcome
+from models.outbound.outbox import FORGE_KINDS, Delivery, DeliveryOutcome
 from models.outbound.tables import FILE, store
 from models.storage.sqlite import is_disk_full
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.project_secrets import ProjectSecrets
 from supervisor.clock import Clock
 from supervisor.outbound.dispatcher import Dispatcher
-from supervisor.outbound.follower import Follower, Labels
+from supervisor.outbound.follower import EventFollower, Labels
 from supervisor.outbound.notifier import Notifier
 from supervisor.outbound.release_changes import ReleaseChanges
 from supervisor.scheduling import BackgroundTasks
@@ -65,7 +65,7 @@ class Core:
         self.dispatcher = Dispatcher(
             self.run, clock, instance, self.limits, self._send, self._report_dead, lambda: self.follower.wake()
         )
-        self.follower = Follower(config, clock, instance, self.run, self.notifier, labels, self.dispatcher.wake)
+        self.follower = EventFollower(config, clock, instance, self.run, self.notifier, labels, self.dispatcher.wake)
         self._secrets = secrets
         self._parse_json = parse_json
         self.reports: ReportFollower | None = None
@@ -133,12 +133,12 @@ class Core:
         self.follower.wake()
         self.dispatcher.wake()
 
-    async def _send(self, delivery: Delivery) -> Outcome:
+    async def _send(self, delivery: Delivery) -> DeliveryOutcome:
         if delivery.kind == "notify":
             return await self.notifier.send(delivery)
         if delivery.kind in FORGE_KINDS and self._reporter is not None:
             return await self._reporter.send(delivery)
-        return Outcome(False, None, f"nothing sends messages of the kind {delivery.kind}", is_final=True)
+        return DeliveryOutcome(False, None, f"nothing sends messages of the kind {delivery.kind}", is_final=True)
 
     def _report_dead(self, delivery: Delivery) -> None:
         """Reports what is given up, unless it was such a report itself; in the transaction that gives it up."""
@@ -148,7 +148,7 @@ class Core:
         event = events.of_dead_delivery(target, now, delivery.error, delivery.project_id)
         following.note(event, list(self.notifier.rules.values()), now)
 
-    async def test(self, channel: Channel) -> Outcome:
+    async def test(self, channel: Channel) -> DeliveryOutcome:
         """Sends a message to a channel at once, past the outbox."""
         title = f"Test of the channel {channel.name}: it works"
         at = rfc3339(self._clock.now())

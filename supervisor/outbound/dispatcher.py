@@ -20,7 +20,7 @@ from attrs import evolve
 from models.config import settings
 from models.errors import Problem
 from models.outbound import outbox
-from models.outbound.outbox import Delivery, Outcome, State
+from models.outbound.outbox import Delivery, DeliveryOutcome, State
 from models.outbound.tables import store
 from models.times import SECOND
 from supervisor.clock import Clock
@@ -29,7 +29,7 @@ from supervisor.scheduling import BackgroundTasks
 log = logging.getLogger("outbox")
 
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
-Send = Callable[[Delivery], Awaitable[Outcome]]
+Send = Callable[[Delivery], Awaitable[DeliveryOutcome]]
 
 _RETRY_SECONDS = 5.0
 _PRUNE_SECONDS = 60.0
@@ -41,7 +41,7 @@ class Dispatcher:
         run: Run,
         clock: Clock,
         owner: str,
-        limits: settings.Outbox,
+        limits: settings.OutboxSettings,
         send: Send,
         report_dead: Callable[[Delivery], None],
         on_dead: Callable[[], None],
@@ -126,7 +126,7 @@ class Dispatcher:
                 outcome = await self._send(delivery)
             except Exception as error:
                 log.error("message %d cannot be sent: %s", delivery.id, error, exc_info=error)
-                outcome = Outcome(False, None, f"internal error: {type(error).__name__}")
+                outcome = DeliveryOutcome(False, None, f"internal error: {type(error).__name__}")
             state = await self._finished(delivery, outcome, self._clock.now())
         finally:
             self._running.discard(delivery.target)
@@ -139,7 +139,7 @@ class Dispatcher:
             log.warning("message %d to %s is given up: %s", delivery.id, delivery.target, outcome.error)
             self._on_dead()
 
-    async def _finished(self, delivery: Delivery, outcome: Outcome, now: int) -> State | None:
+    async def _finished(self, delivery: Delivery, outcome: DeliveryOutcome, now: int) -> State | None:
         """Stores an outcome, as often as it takes; returns the state of the message, as `outbox.finish`."""
 
         def finish() -> State | None:

@@ -20,7 +20,7 @@ from models.errors import Problem
 from models.outbound import dropped, events, following, run_verdicts
 from models.outbound.channels import name_of
 from models.outbound.dropped import Dropped
-from models.outbound.events import Event
+from models.outbound.events import SubjectEvent
 from models.outbound.rules import matches
 from models.storage.sqlite import Either, SqliteStore
 from models.storage.store import MAX_QUERY_SECONDS
@@ -50,7 +50,7 @@ RUNS, STATUSES = "run", "mark"
 Labels = Callable[[], Mapping[str, Sequence[str]]]
 
 
-class Follower:
+class EventFollower:
     def __init__(
         self, config: Config, clock: Clock, instance: str, run: Run, notifier: Notifier, labels: Labels,
         on_added: Callable[[], None],
@@ -144,7 +144,7 @@ class Follower:
         notifier, now = self._notifier, self._clock.now()
         limits, rules = self._config.server.outbox, list(notifier.rules.values())
 
-        def event(one: Dropped) -> Event:
+        def event(one: Dropped) -> SubjectEvent:
             return events.of_dropped(name_of(one.target, notifier.channels), now, one.count, one.project_id)
 
         following.note_dropped(event, rules, now)
@@ -160,7 +160,7 @@ class Follower:
         return self._follow_runs() or is_more
 
     def _follow(
-        self, name: str, since: Callable[[int, int], Sequence[Any]], read: Callable[[Any], Event | None],
+        self, name: str, since: Callable[[int, int], Sequence[Any]], read: Callable[[Any], SubjectEvent | None],
         source: SqliteStore | Either = database,
     ) -> bool:  # fmt: skip
         after = self._position(name)
@@ -174,7 +174,7 @@ class Follower:
         following.apply(name, after, entries[-1].id, found, self._rules, now)
         return len(entries) == _BATCH
 
-    def _own(self, event: Event) -> Event:
+    def _own(self, event: SubjectEvent) -> SubjectEvent:
         """The event with a subject of this node: another one may have a process of the same name."""
         return evolve(event, subject=f"{event.subject}@{self._instance}") if self._is_shared else event
 

@@ -15,9 +15,9 @@ from attrs import field, frozen
 
 from models.config import secret_files
 from models.config.parsers import MAX_REQUEST_SECONDS
-from models.config.settings import Smtp
+from models.config.settings import SmtpSettings
 from models.outbound.formats import plain
-from models.outbound.outbox import MAX_ERROR_CHARACTERS, Outcome
+from models.outbound.outbox import MAX_ERROR_CHARACTERS, DeliveryOutcome
 
 _STEP_SECONDS = 10.0
 _WHOLE_SECONDS = float(MAX_REQUEST_SECONDS)
@@ -29,12 +29,12 @@ _FINAL = 500
 class MailServer:
     """The server of `notify.smtp`, with its password."""
 
-    settings: Smtp
+    settings: SmtpSettings
     host: str
     password: str | None = field(default=None, repr=False)
 
 
-def server_of(settings: Smtp) -> MailServer | None:
+def server_of(settings: SmtpSettings) -> MailServer | None:
     """None where no server is configured. Raises `ValidationError`."""
     if settings.host is None:
         return None
@@ -50,13 +50,13 @@ class Mailer:
     def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
         self._context = context
 
-    async def send(self, server: MailServer, message: EmailMessage, to: list[str]) -> Outcome:
+    async def send(self, server: MailServer, message: EmailMessage, to: list[str]) -> DeliveryOutcome:
         """Sends to all recipients in one connection. 5xx is final, what TLS or the network says is not."""
         sending = _Sending(server, message, to, self._context)
-        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[DeliveryOutcome] = asyncio.get_running_loop().create_future()
         loop = asyncio.get_running_loop()
 
-        def deliver(outcome: Outcome) -> None:
+        def deliver(outcome: DeliveryOutcome) -> None:
             if not done.done():
                 done.set_result(outcome)
 
@@ -70,7 +70,7 @@ class Mailer:
             async with asyncio.timeout(_WHOLE_SECONDS):
                 return await done
         except TimeoutError:
-            return Outcome(False, None, f"the mail server took longer than {_WHOLE_SECONDS:g} s")
+            return DeliveryOutcome(False, None, f"the mail server took longer than {_WHOLE_SECONDS:g} s")
         finally:
             sending.close()
 
@@ -92,7 +92,7 @@ class _Sending:
             with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
 
-    def run(self) -> Outcome:
+    def run(self) -> DeliveryOutcome:
         try:
             refused = self._send()
         except smtplib.SMTPRecipientsRefused as error:
@@ -100,22 +100,24 @@ class _Sending:
         except smtplib.SMTPResponseException as error:
             return self._refused(error.smtp_code, error.smtp_error)
         except ssl.SSLCertVerificationError as error:
-            return Outcome(False, None, f"the certificate of the mail server is not valid: {error.verify_message}")
+            return DeliveryOutcome(
+                False, None, f"the certificate of the mail server is not valid: {error.verify_message}"
+            )
         except (smtplib.SMTPException, OSError, ValueError) as error:
-            return Outcome(False, None, self._shown(f"the mail server cannot be used: {error}"))
+            return DeliveryOutcome(False, None, self._shown(f"the mail server cannot be used: {error}"))
         return self._outcome(refused)
 
-    def _outcome(self, refused: Mapping[str, tuple[int, bytes]]) -> Outcome:
+    def _outcome(self, refused: Mapping[str, tuple[int, bytes]]) -> DeliveryOutcome:
         """What came of the recipients: those that are refused for now (4xx) are tried again, the others are not."""
         if not refused:
-            return Outcome(True, 250)
+            return DeliveryOutcome(True, 250)
         later = tuple(one for one, (code, _) in refused.items() if code < _FINAL)
         code, reason = refused[later[0]] if later else next(iter(refused.values()))
         if not later and len(refused) == len(self._to):
             return self._refused(code, reason)
         number = len(later) or len(refused)
         text = self._shown(f"{number} recipients were refused: {code} {_text(reason)}")
-        return Outcome(not later, code, text, remaining=later)
+        return DeliveryOutcome(not later, code, text, remaining=later)
 
     def _send(self) -> dict[str, tuple[int, bytes]]:
         settings = self._server.settings
@@ -139,9 +141,9 @@ class _Sending:
         smtplib.SMTP.__init__(client, host, settings.port, timeout=_STEP_SECONDS)
         return client
 
-    def _refused(self, code: int, reason: bytes | str) -> Outcome:
+    def _refused(self, code: int, reason: bytes | str) -> DeliveryOutcome:
         is_final = code >= _FINAL
-        return Outcome(False, code, self._shown(f"{code} {_text(reason)}"), is_final)
+        return DeliveryOutcome(False, code, self._shown(f"{code} {_text(reason)}"), is_final)
 
     def _shown(self, text: str) -> str:
         password = self._server.password

@@ -18,7 +18,7 @@ from models.errors import Problem
 from models.outbound import account_mails, channels, formats, rules
 from models.outbound.channels import Channel, Credentials
 from models.outbound.formats import Try
-from models.outbound.outbox import Delivery, Outcome
+from models.outbound.outbox import Delivery, DeliveryOutcome
 from models.outbound.rules import Rule
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.project_secrets import ProjectSecrets
@@ -75,7 +75,7 @@ class Notifier:
         self.channels = {channel.id: channel for channel in found}
         self.rules = {rule.id: rule for rule in kept}
 
-    async def send(self, delivery: Delivery) -> Outcome:
+    async def send(self, delivery: Delivery) -> DeliveryOutcome:
         """One try of a message to a channel, or of a mail to an account."""
         if delivery.target.startswith(account_mails.PREFIX):
             return await self._mail_to_account(delivery)
@@ -84,10 +84,10 @@ class Notifier:
         if channel is None or not channel.is_configured:
             channel = await self._run(lambda: self._stored(id))
         if channel is None:
-            return Outcome(False, None, "the channel does not exist any more", is_final=True)
+            return DeliveryOutcome(False, None, "the channel does not exist any more", is_final=True)
         if not channel.is_enabled:
             reason = channel.reason or "it was switched off"
-            return Outcome(False, None, f"the channel is disabled: {reason}", is_final=True)
+            return DeliveryOutcome(False, None, f"the channel is disabled: {reason}", is_final=True)
         outcome = await self.send_to(channel, delivery.content, delivery.message_id)
         if outcome.status == _GONE and channel.settings.type == "webhook" and not channel.is_configured:
             await self._run(lambda: channels.disable(id, "its target answered 410 (gone)"))
@@ -101,48 +101,48 @@ class Notifier:
         except Problem:
             return None
 
-    async def send_to(self, channel: Channel, payload: Mapping[str, Any], message_id: str) -> Outcome:
+    async def send_to(self, channel: Channel, payload: Mapping[str, Any], message_id: str) -> DeliveryOutcome:
         """Sends a payload to a channel once."""
         now = self._clock.now()
         found = Credentials()
         try:
             found = await asyncio.to_thread(channels.credentials, channel, self.secrets, now)
             if lack := channels.check_complete(channel, found):
-                return Outcome(False, None, f"the channel cannot be used: {lack}", is_final=True)
+                return DeliveryOutcome(False, None, f"the channel cannot be used: {lack}", is_final=True)
             trial = Try(message_id, int(time.time()), self._config.server.public_url)
             if channel.settings.type == "email":
                 return await self._mail(channel.settings.to, payload, trial)
             message = formats.http_message(channel, found, payload, trial)
         except ValidationError as fault:
-            return Outcome(False, None, f"the channel cannot be used: {fault}", is_final=True)
+            return DeliveryOutcome(False, None, f"the channel cannot be used: {fault}", is_final=True)
         except Problem as problem:
-            return Outcome(False, None, without_secrets(problem.message, None, _secrets(found)))
+            return DeliveryOutcome(False, None, without_secrets(problem.message, None, _secrets(found)))
         outcome, _ = await send(self._client, message, _secrets(found), self._config.server.outbound.max_answer)
         return outcome
 
-    async def _mail_to_account(self, delivery: Delivery) -> Outcome:
+    async def _mail_to_account(self, delivery: Delivery) -> DeliveryOutcome:
         def read() -> User | None:
             return reports.run_with_timeout(lambda: account_mails.recipient(delivery.target), MAX_QUERY_SECONDS)
 
         try:
             user = await asyncio.to_thread(read)
             if user is None:
-                return Outcome(False, None, "the account does not get this mail any more", is_final=True)
+                return DeliveryOutcome(False, None, "the account does not get this mail any more", is_final=True)
             trial = Try(delivery.message_id, int(time.time()), self._config.server.public_url)
             to = [parsers.mail_address(user.email or "")]
             return await self._mail(to, delivery.content, trial, formats.by_profile(trial))
         except ValidationError as fault:
-            return Outcome(False, None, f"the mail cannot be sent: {fault}", is_final=True)
+            return DeliveryOutcome(False, None, f"the mail cannot be sent: {fault}", is_final=True)
         except (Problem, peewee.PeeweeException) as error:
-            return Outcome(False, None, f"the account cannot be read: {error}")
+            return DeliveryOutcome(False, None, f"the account cannot be read: {error}")
 
     async def _mail(
         self, recipients: Sequence[str], payload: Mapping[str, Any], trial: Try, reason: str | None = None
-    ) -> Outcome:
+    ) -> DeliveryOutcome:
         settings = self._config.notify.smtp
         server = await asyncio.to_thread(server_of, settings)
         if server is None:
-            return Outcome(False, None, "there is no mail server (notify.smtp.host)", is_final=True)
+            return DeliveryOutcome(False, None, "there is no mail server (notify.smtp.host)", is_final=True)
         sender = settings.from_ or f"pilothouse@{server.host}"
         to = list(recipients)
         left = self._remaining.get(trial.message_id, to)

@@ -10,7 +10,7 @@ from tornado.httputil import HTTPHeaders
 
 from models.errors import Problem
 from models.outbound.formats import HttpMessage, plain
-from models.outbound.outbox import MAX_ERROR_CHARACTERS, Outcome, outcome_of
+from models.outbound.outbox import MAX_ERROR_CHARACTERS, DeliveryOutcome, outcome_of
 from supervisor.http import urls
 from supervisor.http.client import GuardedClient, Request, Response
 from supervisor.http.urls import Url
@@ -55,7 +55,7 @@ def without_secrets(text: str, url: Url | None, secrets: Sequence[str | None]) -
 
 async def send(
     client: GuardedClient, message: HttpMessage, secrets: Sequence[str | None], max_answer: int
-) -> tuple[Outcome, Response | None]:
+) -> tuple[DeliveryOutcome, Response | None]:
     """Sends a message. An address that is refused, or that is no URL, is final; a failure of the network is not."""
     url: Url | None = None
     secrets = [message.token, *secrets]
@@ -63,7 +63,7 @@ async def send(
         url = urls.parse(message.url, "the url to send to")
         client.check(url)
     except Problem as problem:
-        return Outcome(False, None, without_secrets(problem.message, url, secrets), is_final=True), None
+        return DeliveryOutcome(False, None, without_secrets(problem.message, url, secrets), is_final=True), None
     request = Request(
         url,
         max_bytes=max_answer,
@@ -77,7 +77,7 @@ async def send(
     try:
         response = await client.fetch(request)
     except Problem as problem:
-        return Outcome(False, None, without_secrets(problem.message, url, secrets)), None
+        return DeliveryOutcome(False, None, without_secrets(problem.message, url, secrets)), None
     body = response.body[: 4 * MAX_ERROR_CHARACTERS].decode("utf-8", "replace")
     error = None if response.is_good else without_secrets(body or f"status {response.status}", url, secrets)
     return outcome_of(response.status, error, retry_after(response.headers, time.time())), response

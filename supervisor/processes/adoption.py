@@ -20,7 +20,7 @@ from models.supervision.record import Record
 from supervisor.children import orphans, tags
 from supervisor.children.child import Child
 from supervisor.children.orphans import Cgroups
-from supervisor.children.proc import Identity
+from supervisor.children.proc import ProcessIdentity
 from supervisor.children.tags import TaggedProcess
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.process.context import SupervisionContext, user_of, variables_of_files
@@ -157,7 +157,7 @@ def _removed(name: str, context: SupervisionContext) -> Process:
 def _by_identity(context: SupervisionContext, record: Record) -> tuple[Child, int] | None:
     if record.status in IDLE or record.pid is None or record.start_ticks is None or record.boot_id is None:
         return None
-    child = context.children.adopt(Identity(record.pid, record.start_ticks, record.boot_id))
+    child = context.children.adopt(ProcessIdentity(record.pid, record.start_ticks, record.boot_id))
     return (child, record.generation) if child else None
 
 

@@ -19,11 +19,11 @@ from models.errors import Unavailable
 from models.storage.sqlite import is_disk_full
 from models.supervision import events, log_marks, runs
 from models.supervision import record as supervised
-from models.supervision.events import Entry
+from models.supervision.events import StatusEvent
 from models.supervision.log_marks import LogMark
 from models.supervision.process import Status
 from models.supervision.record import Record
-from models.supervision.runs import Run, ScheduleState
+from models.supervision.runs import JobRun, ScheduleState
 from models.supervision.tables import database
 
 log = logging.getLogger("events")
@@ -40,12 +40,12 @@ _ENSURE_STORED_SECONDS = 5.0
 class EventWriter:
     """`record` and `note` never wait and never fail; `stored_within` waits until everything is stored."""
 
-    def __init__(self, publish: Callable[[Entry], None], keep: int = 50_000) -> None:
+    def __init__(self, publish: Callable[[StatusEvent], None], keep: int = 50_000) -> None:
         """`keep` is how many changes may wait for a failing store; beyond that the oldest are lost."""
         self._publish = publish
-        self._entries: deque[Entry] = deque(maxlen=keep)
+        self._entries: deque[StatusEvent] = deque(maxlen=keep)
         self._records: dict[str, Record | None] = {}
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, JobRun] = {}
         self._schedules: dict[str, ScheduleState | None] = {}
         self._log_marks: dict[int, LogMark] = {}
         self._rotated_marks: dict[str, int] = {}
@@ -76,7 +76,7 @@ class EventWriter:
         """One status change of one process, `old` to `record.status`, at `at`."""
         self._last_id += 1
         self._entries.append(
-            Entry(
+            StatusEvent(
                 self._last_id, at, record.name, record.pid, record.start, record.end, record.exit_code,
                 record.status, old, uptime,
             )
@@ -88,7 +88,7 @@ class EventWriter:
         self._records[record.name] = record
         self._flush_soon()
 
-    def note_run(self, run: Run) -> None:
+    def note_run(self, run: JobRun) -> None:
         """Stores a run of a job."""
         self._runs[run.id] = run
         self._flush_soon()
@@ -162,7 +162,7 @@ class EventWriter:
         for entry in entries:
             self._publish(entry)
 
-    def _write(self, entries: list[Entry]) -> None:
+    def _write(self, entries: list[StatusEvent]) -> None:
         with database.atomic():
             events.append(entries)
             supervised.save([record for record in self._records.values() if record is not None])
@@ -182,7 +182,7 @@ class EventWriter:
         for changes in self._changes:
             changes.clear()
 
-    def _can_write(self, entry: Entry) -> bool:
+    def _can_write(self, entry: StatusEvent) -> bool:
         """Writes one entry alone; logs it where it cannot be stored."""
         try:
             with database.atomic():

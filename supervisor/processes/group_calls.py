@@ -11,7 +11,7 @@ from attrs import frozen
 
 from models.errors import Conflict, Failed, NotFound, Problem
 from supervisor.processes.fleet import Fleet, announced, failure_message
-from supervisor.processes.logs.files import Logs
+from supervisor.processes.logs.files import LogFiles
 from supervisor.processes.process.attempts import next_request
 from supervisor.processes.process.process import Process
 from supervisor.processes.scheduler import Scheduler
@@ -204,7 +204,7 @@ async def restart(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | Non
     return done + [_result(one, problem, "failed") for one, problem in unrunnable.items()] + jobs
 
 
-async def clear_logs(fleet: Fleet, logs: Logs, names: Sequence[str]) -> list[CallResult]:
+async def clear_logs(fleet: Fleet, logs: LogFiles, names: Sequence[str]) -> list[CallResult]:
     """Empties the log files of these; their rotated files stay."""
     results = []
     for process in map(fleet.get, names):

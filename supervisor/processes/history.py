@@ -13,7 +13,7 @@ from models.errors import Problem, Unavailable
 from models.paging import Page, Paging
 from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import events
-from models.supervision.events import Entry, Filter
+from models.supervision.events import Filter, StatusEvent
 from models.supervision.tables import database
 
 if TYPE_CHECKING:
@@ -35,16 +35,16 @@ class History(Protocol):
     def last_published(self) -> int:
         """The last event that was sent to the streams of this node."""
 
-    async def page(self, paging: Paging, which: Filter | None = None) -> Page[Entry]: ...
+    async def page(self, paging: Paging, which: Filter | None = None) -> Page[StatusEvent]: ...
 
     async def count(self, which: Filter) -> int: ...
 
     async def counts(self) -> dict[str, int]: ...
 
-    async def get(self, id: int) -> Entry:
+    async def get(self, id: int) -> StatusEvent:
         """Raises `NotFound` too."""
 
-    async def since(self, id: int, limit: int) -> Sequence[Entry]: ...
+    async def since(self, id: int, limit: int) -> Sequence[StatusEvent]: ...
 
     async def prune(self, before: int, most: int) -> int:
         """As `events.prune`."""
@@ -57,7 +57,7 @@ class OwnHistory:
     def last_published(self) -> int:
         return events.last_id()
 
-    async def page(self, paging: Paging, which: Filter | None = None) -> Page[Entry]:
+    async def page(self, paging: Paging, which: Filter | None = None) -> Page[StatusEvent]:
         if events.is_near_newest(paging, which):
             return events.page(paging, which)
         return await off_loop(lambda: events.page(paging, which))
@@ -68,10 +68,10 @@ class OwnHistory:
     async def counts(self) -> dict[str, int]:
         return events.counts()
 
-    async def get(self, id: int) -> Entry:
+    async def get(self, id: int) -> StatusEvent:
         return events.get(id)
 
-    async def since(self, id: int, limit: int) -> Sequence[Entry]:
+    async def since(self, id: int, limit: int) -> Sequence[StatusEvent]:
         return events.since(id, limit)
 
     async def prune(self, before: int, most: int) -> int:
@@ -102,7 +102,7 @@ class SharedHistory:
         """How many changes of this node are not copied yet."""
         return max(0, events.last_id() - self._copied)
 
-    def notice(self, _: Entry) -> None:
+    def notice(self, _: StatusEvent) -> None:
         """A change was written to the file of this host."""
         self._more.set()
 
@@ -165,7 +165,7 @@ class SharedHistory:
             log.error("the shared history does not respond: %s", error)
             raise Unavailable("the shared history does not respond") from None
 
-    async def page(self, paging: Paging, which: Filter | None = None) -> Page[Entry]:
+    async def page(self, paging: Paging, which: Filter | None = None) -> Page[StatusEvent]:
         return await self._read(lambda: events.page(paging, which, self._store))
 
     async def count(self, which: Filter) -> int:
@@ -174,10 +174,10 @@ class SharedHistory:
     async def counts(self) -> dict[str, int]:
         return await self._read(lambda: events.counts(self._store))
 
-    async def get(self, id: int) -> Entry:
+    async def get(self, id: int) -> StatusEvent:
         return await self._read(lambda: events.get(id, self._store))
 
-    async def since(self, id: int, limit: int) -> Sequence[Entry]:
+    async def since(self, id: int, limit: int) -> Sequence[StatusEvent]:
         """For streams, which are sent later what is not copied yet."""
         return await self._query(lambda: events.since(id, limit, self._store))
 

@@ -15,11 +15,11 @@ from concurrent.futures import Executor
 import peewee
 import psutil
 
-from models.config.settings import Metrics
+from models.config.settings import MetricSettings
 from models.errors import Problem, Unavailable
 from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import events, metrics
-from models.supervision.metrics import MEMORY_MINUTES, Minute, Point, Series
+from models.supervision.metrics import MEMORY_MINUTES, MetricStep, Minute, Series
 from models.supervision.tables import database
 from models.times import SECOND
 from supervisor import host
@@ -45,7 +45,9 @@ _CHECKPOINT_COMMITS = 60
 class MetricsHistory:
     """The history of each process by name, and of the host. Nothing is sampled with an interval of 0."""
 
-    def __init__(self, fleet: Iterable[Process], meter: Meter, clock: Clock, settings: Callable[[], Metrics]) -> None:
+    def __init__(
+        self, fleet: Iterable[Process], meter: Meter, clock: Clock, settings: Callable[[], MetricSettings]
+    ) -> None:
         """`settings` returns the present settings: a reload may change them."""
         self._settings = settings
         self._fleet = fleet
@@ -91,7 +93,7 @@ class MetricsHistory:
         self._note_read()
         return self._processes.get(name) or Series()
 
-    async def window(self, name: str, start: int, end: int, step: int) -> tuple[list[Point], list[int]]:
+    async def window(self, name: str, start: int, end: int, step: int) -> tuple[list[MetricStep], list[int]]:
         """The points of a process from `start` to `end`, in seconds, and when it was started, in microseconds.
 
         Raises `Unavailable`, `TimedOut`.

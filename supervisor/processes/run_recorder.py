@@ -10,7 +10,7 @@ from models.paging import Page, Paging
 from models.supervision import runs
 from models.supervision.process import ENDED, ProcessSpec, Status
 from models.supervision.record import Record
-from models.supervision.runs import Cause, Outcome, Run
+from models.supervision.runs import Cause, JobRun, Outcome
 from supervisor.clock import Clock
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.history import off_loop
@@ -34,11 +34,11 @@ class RunRecorder:
         self.on_begun: Callable[[str, Cause], None] = lambda process, cause: None
         """Called with each run that begins, before it is stored."""
 
-    def last(self, name: str) -> Run | None:
+    def last(self, name: str) -> JobRun | None:
         """The last run of a job, which may still go on."""
         return self._latest.get(name)
 
-    async def page(self, name: str, paging: Paging) -> Page[Run]:
+    async def page(self, name: str, paging: Paging) -> Page[JobRun]:
         """One page of the runs of a job, with those until now. Raises `TimedOut`."""
         await self._event_writer.stored_soon()
         return await off_loop(lambda: runs.page(name, paging))
@@ -48,7 +48,7 @@ class RunRecorder:
         self.on_begun(record.name, cause)
         self._last_id += 1
         self._verdicts.pop(record.name, None)
-        self._keep(Run(self._last_id, record.name, record.generation, cause.trigger, cause.scheduled_for))
+        self._keep(JobRun(self._last_id, record.name, record.generation, cause.trigger, cause.scheduled_for))
 
     def judge(self, name: str, outcome: Outcome) -> None:
         """The run of the present instance is being ended, and this is why."""
@@ -72,6 +72,6 @@ class RunRecorder:
             message = f"{record.name}: the scheduled run is {record.status.value}{code}"
             self._notices.post("schedule.failed", record.name, message, outcome=outcome, exitCode=run.exit_code)
 
-    def _keep(self, run: Run) -> None:
+    def _keep(self, run: JobRun) -> None:
         self._latest[run.process] = run
         self._event_writer.note_run(run)

@@ -44,7 +44,7 @@ class ScheduleReport:
 
 
 @define(eq=False)
-class Entry:
+class ScheduledProcess:
     """The schedule of one process."""
 
     process: Process
@@ -79,7 +79,7 @@ class Scheduler:
         self._fleet = fleet
         self._context = context
         self._states = runs.load_states()
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, ScheduledProcess] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0
         self._round: asyncio.Task[None] | None = None
@@ -101,7 +101,7 @@ class Scheduler:
                 old.is_planned = False
                 self._entries[process.name] = old
             else:
-                entry = Entry(process, schedule, self._state(process.name, schedule, now))
+                entry = ScheduledProcess(process, schedule, self._state(process.name, schedule, now))
                 self._entries[process.name] = entry
                 if entry.state.queued is not None:  # since before a reload or a kill -9 of the server
                     self._start_queued(entry, entry.state.queued)
@@ -153,7 +153,7 @@ class Scheduler:
             self._pause(entry, paused)
         self._wake()
 
-    def _pause(self, entry: Entry, paused: bool) -> None:
+    def _pause(self, entry: ScheduledProcess, paused: bool) -> None:
         if entry.state.paused == paused:
             return
         now = self._context.clock.now()
@@ -192,7 +192,7 @@ class Scheduler:
             self._round = None
         self._arm()
 
-    def _due(self) -> list[Entry]:
+    def _due(self) -> list[ScheduledProcess]:
         now = self._context.clock.now()
         return [
             entry
@@ -207,14 +207,14 @@ class Scheduler:
             wait = max(0, self._armed_for - self._context.clock.now()) / SECOND
             self._timer = asyncio.get_running_loop().call_later(wait, self._wake)
 
-    def _handle(self, entry: Entry) -> None:
+    def _handle(self, entry: ScheduledProcess) -> None:
         try:
             self._tick(entry)
         except Exception:  # one bad schedule must not stop the others
             log.exception("%s: its schedule does not run until the next reload", entry.process.name)
             entry.is_planned, entry.due_at = True, None
 
-    def _tick(self, entry: Entry) -> None:
+    def _tick(self, entry: ScheduledProcess) -> None:
         """Runs what is due, and plans the next instant."""
         if self._entries.get(entry.process.name) is not entry:
             return  # a reload replaced it during the round
@@ -233,7 +233,7 @@ class Scheduler:
             self._run(entry, due.run)
         entry.plan()
 
-    def _correct_handled(self, entry: Entry, now: int) -> None:
+    def _correct_handled(self, entry: ScheduledProcess, now: int) -> None:
         """Drops a handled instant of a wrong clock, and takes a dropped one back when the clock is near it."""
         if entry.is_ahead_of(now):
             entry.dropped, handled = entry.state.handled, now
@@ -247,7 +247,7 @@ class Scheduler:
 
     # Ticks
 
-    def _run(self, entry: Entry, instant: int) -> None:
+    def _run(self, entry: ScheduledProcess, instant: int) -> None:
         """One tick, according to the kind of the process and what it does now."""
         process = entry.process
         if held := self._fleet.held_dependency(process):
@@ -268,10 +268,10 @@ class Scheduler:
             self._skip(entry, instant, "the run before is not over")
 
     @staticmethod
-    def _has_queued(entry: Entry) -> bool:
+    def _has_queued(entry: ScheduledProcess) -> bool:
         return entry.queued is not None and not entry.process.starts.is_called_off(entry.queued)
 
-    def _start_queued(self, entry: Entry, instant: int) -> None:
+    def _start_queued(self, entry: ScheduledProcess, instant: int) -> None:
         entry.queued = next_request()
         self._tasks.start(self._start_after(entry, instant, entry.queued))
 
@@ -280,11 +280,11 @@ class Scheduler:
         if (entry := self._entries.get(name)) is not None and cause.scheduled_for is not None:
             self._drop_queued(entry, cause.scheduled_for)
 
-    def _drop_queued(self, entry: Entry, instant: int) -> None:
+    def _drop_queued(self, entry: ScheduledProcess, instant: int) -> None:
         if entry.state.queued == instant:
             entry.state = self._keep(evolve(entry.state, queued=None))
 
-    async def _start(self, entry: Entry, instant: int) -> None:
+    async def _start(self, entry: ScheduledProcess, instant: int) -> None:
         process = entry.process
         try:
             await self._fleet.start_once(process, next_request(), Cause("schedule", instant))
@@ -294,13 +294,13 @@ class Scheduler:
             self._drop_queued(entry, instant)
             log.warning("%s: %s", process.name, problem.message)
 
-    async def _restart(self, entry: Entry, instant: int) -> None:
+    async def _restart(self, entry: ScheduledProcess, instant: int) -> None:
         try:
             await self._fleet.restart(entry.process.name, Cause("schedule", instant))
         except Problem as problem:
             log.warning("%s: %s", entry.process.name, problem.message)
 
-    async def _replace(self, entry: Entry, instant: int) -> None:
+    async def _replace(self, entry: ScheduledProcess, instant: int) -> None:
         request = next_request()
         try:
             await entry.process.stop(request)
@@ -309,7 +309,7 @@ class Scheduler:
             return
         await self._start_unless_stopped(entry, instant, request)
 
-    async def _start_after(self, entry: Entry, instant: int, request: int) -> None:
+    async def _start_after(self, entry: ScheduledProcess, instant: int, request: int) -> None:
         """Starts it when the run before is over, unless a stop or a pause comes first."""
         process = entry.process
         await process.until(lambda state: state.starts.is_called_off(request) or not (state.live or state.is_pending))
@@ -320,21 +320,21 @@ class Scheduler:
             return
         await self._start_unless_stopped(entry, instant, request)
 
-    async def _start_unless_stopped(self, entry: Entry, instant: int, request: int) -> None:
+    async def _start_unless_stopped(self, entry: ScheduledProcess, instant: int, request: int) -> None:
         """Starts the process unless it was stopped after `request`."""
         if entry.state.paused or entry.process.starts.is_called_off(request):
             self._skip(entry, instant, _STOPPED)
         else:
             await self._start(entry, instant)
 
-    def _skip(self, entry: Entry, instant: int, reason: str) -> None:
+    def _skip(self, entry: ScheduledProcess, instant: int, reason: str) -> None:
         queued = None if entry.state.queued == instant else entry.state.queued
         entry.state = self._keep(evolve(entry.state, skipped=entry.state.skipped + 1, queued=queued))
         name, at = entry.process.name, rfc3339(instant)
         message = f"{name}: the run of {at} is skipped: {reason}"
         self._context.notices.post("schedule.skipped", name, message, scheduledFor=at, reason=reason)
 
-    def _report_missed(self, entry: Entry, due: Due) -> None:
+    def _report_missed(self, entry: ScheduledProcess, due: Due) -> None:
         name, until = entry.process.name, rfc3339(due.handled)
         many = "1 run was" if due.missed == 1 else f"{due.missed} runs were"
         message = f"{name}: {many} missed until {until}{', one is made up for' if due.is_made_up else ''}"

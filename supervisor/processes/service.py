@@ -10,9 +10,8 @@ import secrets
 from collections.abc import Callable, Mapping
 
 from models.config import loader
-from models.config.settings import Config
-from models.config.settings import Supervisor as Settings
-from models.supervision.events import Entry
+from models.config.settings import Config, SupervisorSettings
+from models.supervision.events import StatusEvent
 from models.supervision.process import TROUBLE
 from models.supervision.record import Record
 from models.supervision.tables import fact
@@ -52,7 +51,7 @@ class Supervision:
         instance: str,
         records: Mapping[str, Record],
         history: History,
-        publish: Callable[[Entry], None],
+        publish: Callable[[StatusEvent], None],
     ) -> None:
         """`instance` is the id of this installation, `records` is what is stored of each process.
 
@@ -106,11 +105,11 @@ class Supervision:
         self.process_logs.start()
         tasks.start(self.process_logs.growth.watch(), "log growth")
 
-    def preview(self, settings: Settings) -> Reload:
+    def preview(self, settings: SupervisorSettings) -> Reload:
         """Returns what `reload` would do."""
         return self.fleet.preview(settings.processes, settings.auto_start)
 
-    async def reload(self, settings: Settings) -> Reload:
+    async def reload(self, settings: SupervisorSettings) -> Reload:
         """Applies other settings. Returns what was done."""
         captured = {name for name, spec in settings.processes.items() if spec.captured_files}
         before = {process.name for process in self.fleet if process.spec.captured_files}

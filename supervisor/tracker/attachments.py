@@ -10,7 +10,7 @@ from typing import Any
 
 import peewee
 
-from models.config.settings import Attachments as Settings
+from models.config.settings import AttachmentSettings
 from models.errors import Problem
 from models.tracker.files import attachments
 from models.tracker.files.attachment_files import AttachmentFolder, StagedFile
@@ -30,7 +30,7 @@ class Attachments:
     def __init__(
         self,
         folder: Path | None,
-        settings: Settings,
+        settings: AttachmentSettings,
         clock: Clock,
         in_store: Callable[[Callable[[], Any]], Awaitable[Any]],
     ) -> None:

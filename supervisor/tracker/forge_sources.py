@@ -14,7 +14,7 @@ from attrs import evolve
 
 from models.config import secret_files
 from models.config.parsers import ValidationError
-from models.config.settings import Config, Forge
+from models.config.settings import Config, ForgeSettings
 from models.errors import Conflict, Problem, Upstream
 from models.tracker.files.source_archive import text_of
 from models.tracker.files.sources import CoveredFile
@@ -48,7 +48,7 @@ def rules(settings: Config) -> Rules:
     return outbound_rules(settings.server.outbound, own)
 
 
-def token_of(secrets: ProjectSecrets, project_id: int, has_own: bool, name: str, forge: Forge) -> str:
+def token_of(secrets: ProjectSecrets, project_id: int, has_own: bool, name: str, forge: ForgeSettings) -> str:
     """The project's token where it has its own, else that of the forge `name`. For a worker. Raises `Conflict`."""
     token = None
     if has_own:

@@ -38,7 +38,7 @@ from models.tracker.reports.upload_folder import (
 )
 from models.tracker.runs import store as runs
 from models.tracker.runs.run_events import RunUpdate
-from models.tracker.runs.store import Attached, Stored, Upload
+from models.tracker.runs.store import Attached, StoredRun, Upload
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.tracker.attachments import Attachments
@@ -92,7 +92,7 @@ class Ingest:
         self._storers = ThreadPoolExecutor(_MAX_CONCURRENT_WRITERS, "ingest")
         self._writing = threading.Lock()
         """One upload at a time waits for the store, so that another writer waits for one upload at most."""
-        self._under_way: set[asyncio.Future[Stored]] = set()
+        self._under_way: set[asyncio.Future[StoredRun]] = set()
         self._unremoved: set[Path] = set()
         self.answered: Counter[str] = Counter()
         """Uploads by outcome: stored, refused, failed."""
@@ -172,7 +172,7 @@ class Ingest:
         credential: Credential | None,
         caller: str,
         on_reading: Callable[[asyncio.Future[ReadUpload]], None],
-    ) -> Stored:
+    ) -> StoredRun:
         """Reads the files of a request in a worker process, stores and publishes its run, and removes its folder.
 
         `caller` is whom the work is for. `on_reading` is called with what may be cancelled: that ends the process.
@@ -192,7 +192,7 @@ class Ingest:
         credential: Credential | None,
         caller: str,
         on_reading: Callable[[asyncio.Future[ReadUpload]], None],
-    ) -> Stored:
+    ) -> StoredRun:
         reading = asyncio.ensure_future(self._read(folder, upload, files, caller))
         on_reading(reading)
         try:
@@ -236,7 +236,7 @@ class Ingest:
 
     async def _stored(
         self, folder: Path, upload: Upload, files: Sequence[Received], credential: Credential | None, read: ReadUpload
-    ) -> Stored:
+    ) -> StoredRun:
         """Stores what was read. Raises `Unavailable` where the stop of the server ends that."""
         try:
             loop = asyncio.get_running_loop()
@@ -273,7 +273,7 @@ class Ingest:
         files: Sequence[Received],
         credential: Credential | None,
         read: ReadUpload,
-    ) -> Stored:
+    ) -> StoredRun:
         """Stores what was read, in a thread, and removes the folder."""
         rows = folder / ROWS
         staged: Sequence[StagedFile] = ()
@@ -307,7 +307,7 @@ class Ingest:
         except peewee.PeeweeException as error:
             log.warning("the write-ahead log could not be emptied: %s", error)
 
-    def _store(self, spool: Path, upload: Upload, credential: Credential | None) -> Stored:
+    def _store(self, spool: Path, upload: Upload, credential: Credential | None) -> StoredRun:
         keep, now = self._settings.server.stream_replay, self._clock.now()
         stored = runs.store(spool, upload, credential, self._settings.tracker, keep, now)
         self._attachments.remove_unused(stored.unused_contents)

@@ -10,7 +10,7 @@ from typing import Any
 
 import peewee
 
-from models.config.settings import Tracker
+from models.config.settings import TrackerSettings
 from models.errors import Problem
 from models.times import SECOND
 from models.tracker import open_projects
@@ -36,7 +36,7 @@ class Retention:
 
     def __init__(
         self,
-        settings: Tracker,
+        settings: TrackerSettings,
         clock: Clock,
         in_store: InStore,
         attachments: Attachments,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import peewee
 
-from models.config.settings import Server
+from models.config.settings import ServerSettings
 from models.tracker.tables import reports
 
 _TIMEOUT_SECONDS = 10.0
@@ -34,6 +34,6 @@ def open_store(path: Path, url: str | None = None) -> None:
             return
 
 
-def store_location(settings: Server) -> str:
+def store_location(settings: ServerSettings) -> str:
     """The location for messages, without a password."""
     return "server.database-url" if settings.database_url else str(settings.data_dir / "tracker.db")

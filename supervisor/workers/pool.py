@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import TypeVar
 
-from models.config.settings import WorkerProcesses
+from models.config.settings import WorkerSettings
 from models.errors import Unavailable
 from supervisor.children.child import Children
 from supervisor.workers.process import Job, WorkerProcess
@@ -25,7 +25,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        settings: WorkerProcesses,
+        settings: WorkerSettings,
         children: Children,
         instance: str,
         environ: Mapping[str, str],

@@ -19,7 +19,7 @@ from users import PASSWORD, FormClient, bearer, cookie, create_session, create_t
 
 from handlers import app
 from handlers.app import Application
-from handlers.base import Page, methods
+from handlers.base import HtmlPage, methods
 from handlers.http import permissions
 from handlers.http.sse import Streams
 from models.accounts import accounts
@@ -71,7 +71,7 @@ STREAMS = {"RunStream", "StatusStream", "LogStream", "LiveStream", "ServerLogStr
 PUBLIC_HANDLERS = {
     "HandlerHealthz",
     "HandlerReadyz",
-    "Login",
+    "LoginPage",
     "Logout",
     "HandlerBadgeProjectidMetricSvg",
     "Favicon",
@@ -144,7 +144,7 @@ class TestEveryRoute:
                 failed_login = b'name="password"' in response.body
                 assert response.code != 401 or failed_login, f"{name(route)}: only a failed login is 401"
                 assert "next=" not in location, name(route)
-            elif issubclass(target, Page):
+            elif issubclass(target, HtmlPage):
                 prefix = next((one.prefix for one in app.SERVICES if path.startswith(one.prefix + "/")), "")
                 assert response.code == 302, name(route)
                 assert location.startswith(f"{prefix}/login?next="), name(route)

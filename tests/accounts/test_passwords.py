@@ -14,7 +14,7 @@ from models.accounts import accounts
 from models.config.settings import TrackerSecurity
 from models.errors import Throttled, Unavailable
 from supervisor.accounts import passwords
-from supervisor.accounts.logins import MAX_KEYS, Accounts, Throttle, Window
+from supervisor.accounts.logins import MAX_KEYS, Accounts, FailureWindow, Throttle
 from supervisor.accounts.passwords import HashingQueue, hash_password, is_current, verify_password
 from supervisor.clock import Clock
 
@@ -196,7 +196,7 @@ def test_throttle_keys_of_names_and_addresses_do_not_collide() -> None:
 
 
 def test_window_is_bounded_and_keeps_keys_with_many_failures() -> None:
-    window = Window(3, 3600)
+    window = FailureWindow(3, 3600)
     for _ in range(3):
         window.add(b"victim", 0.0)
     for number in range(3 * MAX_KEYS):
@@ -207,7 +207,7 @@ def test_window_is_bounded_and_keeps_keys_with_many_failures() -> None:
 
 
 def test_expired_window_entries_are_removed() -> None:
-    window = Window(3, 60)
+    window = FailureWindow(3, 60)
     window.add(b"x", 0.0)
     assert window.wait(b"x", 61.0) == 0
     assert len(window) == 0

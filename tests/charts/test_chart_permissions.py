@@ -12,7 +12,7 @@ from small_charts import FULL
 
 from handlers.charts.handler import OPERATIONS
 from handlers.http.permissions import chart_access
-from models.config.settings import AccessInterceptor, ChartSecurity, Config, Rest, Svc
+from models.config.settings import AccessInterceptorSettings, ChartSecurity, Config, RestSettings, SvcSettings
 
 REFERENCE = {
     "GET /releases", "GET /releases/{name}", "POST /releases", "POST /releases/upload", "PUT /releases/{name}",
@@ -191,7 +191,7 @@ def test_the_log_has_the_mode_without_the_api_key(servers: dict[str, Server]) ->
     ],
 )
 def test_each_mode_has_its_log_line(security: ChartSecurity, enabled: bool, result: str) -> None:
-    svc = Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled)))
+    svc = SvcSettings(security=security, rest=RestSettings(access_interceptor=AccessInterceptorSettings(enabled)))
     assert result in chart_access(Config(svc=svc))
 
 

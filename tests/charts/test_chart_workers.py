@@ -24,14 +24,14 @@ from release_secrets import encoded_release, made_release
 
 from models.charts.archives.schema_refs import check_schema
 from models.charts.releases import BadRelease
-from models.config.settings import Work, WorkerProcesses
+from models.config.settings import WorkerSettings, WorkSettings
 from models.errors import Failed, Invalid, Problem, TooLarge, Unavailable, Unprocessable, Upstream
 from models.json_format import json_value
 from models.supervision.process import Seconds
 from supervisor.charts import workers as charts_workers
 from supervisor.charts.helm.slots import caller
 from supervisor.charts.kube.releases import unpacked
-from supervisor.charts.service import Folders
+from supervisor.charts.service import RequestFolders
 from supervisor.charts.workers import Workers
 from supervisor.children.child import Children
 from supervisor.workers import answers, calls, protocol
@@ -47,10 +47,10 @@ def with_workers(
     """Runs `work`; afterwards no process and no folder is left."""
 
     async def run() -> Any:
-        children, folders = Children(), Folders(tmp_path / "temp")
+        children, folders = Children(), RequestFolders(tmp_path / "temp")
         environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-        pool = WorkerPool(WorkerProcesses(processes), children, "test", environ, queue, "svc.work.queue")
-        workers = Workers(Work(timeout=Seconds(timeout), queue=queue), pool, folders)
+        pool = WorkerPool(WorkerSettings(processes), children, "test", environ, queue, "svc.work.queue")
+        workers = Workers(WorkSettings(timeout=Seconds(timeout), queue=queue), pool, folders)
         try:
             result = await work(workers)
             assert list((tmp_path / "temp").glob("*/call-*")) == []

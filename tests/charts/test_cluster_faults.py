@@ -19,7 +19,7 @@ from chart_servers import web_server
 from release_secrets import made_release, release_secret
 
 from models.charts import helm_errors
-from models.charts.kubeconfig import Access, Blob
+from models.charts.kubeconfig import Access, DataOrFile
 from models.errors import NotFound, Problem, TimedOut, Upstream
 from supervisor.charts.kube import client
 from supervisor.charts.kube.cluster import DENIED, METADATA_LIST, Cluster
@@ -62,7 +62,7 @@ class FakeApiServer:
                 """Logs nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.access = Access("http", "127.0.0.1", self.server.server_port, "", token=Blob(data=b"sesame"))
+        self.access = Access("http", "127.0.0.1", self.server.server_port, "", token=DataOrFile(data=b"sesame"))
 
 
 @contextlib.contextmanager
@@ -293,13 +293,13 @@ def test_a_server_without_tls_is_an_upstream_error() -> None:
 @pytest.mark.parametrize(
     "blobs",
     [
-        {"authority": Blob(data=b"no certificate")},
-        {"authority": Blob(data=b"\xff")},
-        {"certificate": Blob(data=b"none"), "key": Blob(data=b"none")},
-        {"token": Blob(data="tokén".encode())},
+        {"authority": DataOrFile(data=b"no certificate")},
+        {"authority": DataOrFile(data=b"\xff")},
+        {"certificate": DataOrFile(data=b"none"), "key": DataOrFile(data=b"none")},
+        {"token": DataOrFile(data="tokén".encode())},
     ],
 )
-def test_unreadable_credentials_are_reported_without_their_content(blobs: dict[str, Blob]) -> None:
+def test_unreadable_credentials_are_reported_without_their_content(blobs: dict[str, DataOrFile]) -> None:
     with pytest.raises(Upstream, match="credentials cannot be read"):
         run(Access("https", "127.0.0.1", 1, "", **blobs), lambda cluster: cluster.get("/x"))  # type: ignore[arg-type]
 

@@ -21,14 +21,14 @@ from conftest import free_port
 from tornado.iostream import IOStream
 from tornado.tcpclient import TCPClient
 
-from models.config.settings import ChartSecurity, Fetch
+from models.config.settings import ChartSecurity, FetchSettings
 from models.errors import Invalid, Problem, TimedOut, Upstream
 from models.supervision.process import Seconds
 from supervisor.charts.fetcher import Fetcher
 from supervisor.http import urls
 from supervisor.http.client import Lookup, Request, Response
 from supervisor.http.dns import Policy
-from supervisor.http.urls import Login
+from supervisor.http.urls import OriginLogin
 
 
 @pytest.fixture
@@ -44,7 +44,9 @@ def other() -> Iterator[WebServer]:
 
 
 def fetcher(*allowed: str, lookup: Lookup | None = None, private: bool = False, **limits: Any) -> Fetcher:
-    return Fetcher(Fetch(**limits), ChartSecurity(allowed_hosts=allowed, block_private_networks=private), lookup)
+    return Fetcher(
+        FetchSettings(**limits), ChartSecurity(allowed_hosts=allowed, block_private_networks=private), lookup
+    )
 
 
 def get(one: Fetcher, url: str, **facts: Any) -> Response:
@@ -160,7 +162,7 @@ def test_the_host_of_a_url_is_normalized(url: str, host: str) -> None:
 
 def test_a_login_in_a_url_is_not_printed() -> None:
     found = urls.parse("http://me:s%40cret@x.example/a?b=c")
-    assert found.login == Login("me", "s@cret")
+    assert found.login == OriginLogin("me", "s@cret")
     assert str(found) == "http://x.example/a?b=c"
     assert "s@cret" not in repr(found)
 
@@ -273,7 +275,7 @@ def test_redirects_are_followed_up_to_the_limit(web: WebServer) -> None:
 
 
 def test_a_login_is_sent_to_its_own_origin_only(web: WebServer, other: WebServer) -> None:
-    login = Login("me", "secret")
+    login = OriginLogin("me", "secret")
     web.pages["/away"] = (302, {"Location": f"{other.url}/x"}, b"")
     web.pages["/near"] = (302, {"Location": "/x"}, b"")
     web.pages["/x"] = other.pages["/x"] = b"x"

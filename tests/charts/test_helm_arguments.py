@@ -10,41 +10,41 @@ from conftest import ROOT
 from small_charts import HELMS, helm_path
 
 from models.charts import helm_args, requests
-from models.charts.helm_args import Version
+from models.charts.helm_args import HelmVersion
 from models.errors import Invalid
 
-THREE, FOUR = Version(3, 19), Version(4, 1, 4)
+THREE, FOUR = HelmVersion(3, 19), HelmVersion(4, 1, 4)
 INSTALL = ["install", "--namespace=ns", "--output=json", "--values=-", "--timeout=9s"]
 UPGRADE = ["upgrade", *INSTALL[1:]]
 
 
 RELEASE: dict[str, Any] = {"name": "r", "namespace": "ns"}
-TEST = requests.Test(**RELEASE, timeout_seconds=9)
+TEST = requests.TestRequest(**RELEASE, timeout_seconds=9)
 NEW: dict[str, Any] = {"release_name": "r", "namespace": "ns", "chart_ref": "repo/c"}
 
 
-def install(version: Version, **options: Any) -> list[str]:
-    return helm_args.install(version, requests.Install(**NEW, **options), "/c.tgz", 9)
+def install(version: HelmVersion, **options: Any) -> list[str]:
+    return helm_args.install(version, requests.InstallRequest(**NEW, **options), "/c.tgz", 9)
 
 
-def upgrade(version: Version, **options: Any) -> list[str]:
-    return helm_args.upgrade(version, requests.Upgrade(**RELEASE, chart_ref="repo/c", **options), "/c.tgz", 9)
+def upgrade(version: HelmVersion, **options: Any) -> list[str]:
+    return helm_args.upgrade(version, requests.UpgradeRequest(**RELEASE, chart_ref="repo/c", **options), "/c.tgz", 9)
 
 
-def uninstall(version: Version, **options: Any) -> list[str]:
-    return helm_args.uninstall(version, requests.Uninstall(**RELEASE, **options), 9)
+def uninstall(version: HelmVersion, **options: Any) -> list[str]:
+    return helm_args.uninstall(version, requests.UninstallRequest(**RELEASE, **options), 9)
 
 
-def rollback(version: Version, **options: Any) -> list[str]:
-    return helm_args.rollback(version, requests.Rollback(**RELEASE, revision=2, **options), 9)
+def rollback(version: HelmVersion, **options: Any) -> list[str]:
+    return helm_args.rollback(version, requests.RollbackRequest(**RELEASE, revision=2, **options), 9)
 
 
-def template(_: Version, **options: Any) -> list[str]:
-    return helm_args.template(requests.Template(**NEW, **options), "/c.tgz")
+def template(_: HelmVersion, **options: Any) -> list[str]:
+    return helm_args.template(requests.TemplateRequest(**NEW, **options), "/c.tgz")
 
 
 def lint(**options: Any) -> list[str]:
-    return helm_args.lint(requests.Lint(chart_ref="repo/c", **options), "/c.tgz")
+    return helm_args.lint(requests.LintRequest(chart_ref="repo/c", **options), "/c.tgz")
 
 
 CASES: list[tuple[Any, dict[str, Any], list[str], list[str] | None]] = [
@@ -102,7 +102,7 @@ def test_each_option_adds_exactly_its_arguments(
         (template(FOUR), ["template", "--namespace=ns", "--values=-", "--", "r", "/c.tgz"]),
         (lint(), ["lint", "--values=-", "--", "/c.tgz"]),
         (lint(strict=True), ["lint", "--values=-", "--strict", "--", "/c.tgz"]),
-        (helm_args.create(requests.Create(name="-x")), ["create", "--", "-x"]),
+        (helm_args.create(requests.CreateRequest(name="-x")), ["create", "--", "-x"]),
     ],
 )
 def test_positional_arguments_follow_the_options(arguments: list[str], expected: list[str]) -> None:

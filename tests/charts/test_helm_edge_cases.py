@@ -22,7 +22,7 @@ from small_charts import FULL, KEY, multipart, post_chart, sample_chart, send_js
 
 from handlers.base import STATUS
 from models.charts import helm_errors
-from models.config.settings import Helm as Settings
+from models.config.settings import HelmSettings as Settings
 from models.errors import Invalid, TimedOut
 from supervisor.charts.helm.runner import Bounds
 from supervisor.charts.helm.slots import Helm

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from conftest import is_alive, wait_for
 
-from models.charts.helm_args import Version
-from models.config.settings import Helm as Settings
+from models.charts.helm_args import HelmVersion
+from models.config.settings import HelmSettings as Settings
 from models.errors import Conflict, TimedOut, Unavailable, Unprocessable
 from models.supervision.process import Seconds, Size
 from supervisor.charts.helm.runner import Bounds, Output
@@ -220,12 +220,13 @@ def test_a_change_calls_back_when_it_begins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "version"), [("v4.1.4", Version(4, 1, 4)), ("v3.14.0+gabc", Version(3, 14)), ("v3.19.0", Version(3, 19))]
+    ("result", "version"),
+    [("v4.1.4", HelmVersion(4, 1, 4)), ("v3.14.0+gabc", HelmVersion(3, 14)), ("v3.19.0", HelmVersion(3, 19))],
 )
-def test_the_version_of_helm_is_read_once(tmp_path: Path, result: str, version: Version) -> None:
+def test_the_version_of_helm_is_read_once(tmp_path: Path, result: str, version: HelmVersion) -> None:
     runner = RunnerFixture(tmp_path, "", begin=f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho {result}\n")
 
-    async def work(helm: Helm) -> Version:
+    async def work(helm: Helm) -> HelmVersion:
         await asyncio.gather(*(helm.version() for _ in range(5)))
         assert helm.is_there
         return await helm.version()
@@ -248,7 +249,7 @@ def test_a_helm_installed_later_is_detected(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "")
     runner.binary.rename(tmp_path / "away")
 
-    async def work(helm: Helm) -> Version:
+    async def work(helm: Helm) -> HelmVersion:
         with pytest.raises(Unavailable, match=r"svc\.helm\.binary"):
             await helm.run(["do"], runner.new_folder(), Bounds(20, "test"))
         (tmp_path / "away").rename(runner.binary)

@@ -18,7 +18,7 @@ from release_secrets import encoded_release, made_release, store_release
 from small_charts import FULL, HELMS, KEY, MAP, chart_archive, helm_path, post_chart, send_json
 
 from models.charts import releases
-from models.charts.releases import Change, marked_failed
+from models.charts.releases import StartedChange, marked_failed
 
 API = "/api/v1"
 
@@ -221,7 +221,7 @@ def test_recovery_of_an_unreachable_cluster_runs_before_the_next_change(cluster:
 
 # Detection of interrupted changes, without a cluster
 
-CHANGE = Change("space", "r", "rollback", began=1_000_000.0, seconds=10)
+CHANGE = StartedChange("space", "r", "rollback", began=1_000_000.0, seconds=10)
 
 
 def timestamp_at(seconds: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from models.charts.kubeconfig import Access, BadKubeconfig, Blob, UnsupportedKubeconfig, access, address, merged
+from models.charts.kubeconfig import Access, BadKubeconfig, DataOrFile, UnsupportedKubeconfig, access, address, merged
 from models.errors import Upstream
 from supervisor.charts.kube.config import Kube
 
@@ -38,8 +38,8 @@ def write(folder: Path, name: str, *documents: dict[str, Any]) -> Path:
 def test_a_context_selects_cluster_and_user() -> None:
     found = read(kubeconfig_with({"token": "t"}, {"certificate-authority-data": base64.b64encode(b"ca").decode()}))
     assert (found.scheme, found.host, found.port, found.prefix) == ("https", "api.example", 6443, "")
-    assert found.authority == Blob(data=b"ca")
-    assert found.token == Blob(data=b"t")
+    assert found.authority == DataOrFile(data=b"ca")
+    assert found.token == DataOrFile(data=b"t")
     assert found.verify
 
 
@@ -67,7 +67,7 @@ def test_the_first_of_several_files_takes_precedence() -> None:
     first = {"users": [{"name": "u", "user": {"token": "first"}}]}
     second = {**kubeconfig_with({"token": "second"}), "current-context": "y"}
     second["contexts"].append({"name": "y", "context": {"cluster": "c", "user": "u"}})
-    assert read(first, second).token == Blob(data=b"first")
+    assert read(first, second).token == DataOrFile(data=b"first")
     assert merged([(HERE, {"current-context": "z"}), (HERE, second)])["current-context"] == "z"
 
 
@@ -76,9 +76,9 @@ def test_paths_are_relative_to_their_own_file() -> None:
         (Path("/a/config"), kubeconfig_with({"client-certificate": "c.pem", "client-key": "/k.pem", "tokenFile": "t"}))
     ]
     found = access(merged(documents), None)
-    assert found.certificate == Blob(file=Path("/a/c.pem"))
-    assert found.key == Blob(file=Path("/k.pem"))
-    assert found.token == Blob(file=Path("/a/t"))
+    assert found.certificate == DataOrFile(file=Path("/a/c.pem"))
+    assert found.key == DataOrFile(file=Path("/k.pem"))
+    assert found.token == DataOrFile(file=Path("/a/t"))
     assert set(found.files) == {Path("/a/c.pem"), Path("/k.pem"), Path("/a/t")}
 
 
@@ -90,8 +90,8 @@ def test_data_overrides_a_file_and_a_token_file_overrides_a_token() -> None:
             {"certificate-authority": "/ca", "certificate-authority-data": data},
         )
     )
-    assert found.authority == Blob(data=b"inside")
-    assert found.token == Blob(file=Path("/t"))
+    assert found.authority == DataOrFile(data=b"inside")
+    assert found.token == DataOrFile(file=Path("/t"))
 
 
 def test_a_named_context_overrides_the_current_context() -> None:
@@ -215,7 +215,7 @@ def test_missing_files_in_the_kubeconfig_variable_are_skipped(tmp_path: Path) ->
     place = kube.place()
     assert place is not None
     assert place.files == (users, rest)
-    assert kube.access(place).token == Blob(data=b"from-users")
+    assert kube.access(place).token == DataOrFile(data=b"from-users")
     assert place.environment == {"KUBECONFIG": os.pathsep.join(map(str, [users, rest]))}
 
 
@@ -226,8 +226,8 @@ def test_the_service_account_of_a_pod_is_used(tmp_path: Path) -> None:
     assert place is not None
     found = kube.access(place)
     assert (found.scheme, found.host, found.port) == ("https", "fd00::1", 6443)
-    assert found.token == Blob(file=tmp_path / "token")
-    assert found.authority == Blob(file=tmp_path / "ca.crt")
+    assert found.token == DataOrFile(file=tmp_path / "token")
+    assert found.authority == DataOrFile(file=tmp_path / "ca.crt")
     assert place.environment == environ
 
 

@@ -26,9 +26,9 @@ from models.charts.refs import ChartRef
 from models.charts.repositories import semver, staged_index
 from models.charts.repositories import stored as repositories
 from models.charts.repositories.index import IndexChart, IndexVersion
-from models.charts.repositories.stored import Source, catalogue
+from models.charts.repositories.stored import RepositorySource, catalogue
 from models.charts.resources import named
-from models.config.settings import ChartSecurity, Fetch
+from models.config.settings import ChartSecurity, FetchSettings
 from models.errors import Invalid, Upstream
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.kube.releases import Native
@@ -46,7 +46,7 @@ def web() -> Iterator[WebServer]:
 
 
 def fetcher(web: WebServer) -> Fetcher:
-    return Fetcher(Fetch(), ChartSecurity(allowed_hosts=(web.host_port,)))
+    return Fetcher(FetchSettings(), ChartSecurity(allowed_hosts=(web.host_port,)))
 
 
 def nested(depth: int) -> Any:
@@ -218,7 +218,7 @@ def test_a_version_lookup_reads_one_state_of_the_index(tmp_path: Path, monkeypat
     try:
         for version in ("1.0.0", "1.1.0"):
             staged_index.write(tmp_path / version, "lab", [index_chart(version)])
-        new = Source("lab", "http://x.example")
+        new = RepositorySource("lab", "http://x.example")
         catalogue.run_with_timeout(lambda: repositories.replace(new, tmp_path / "1.0.0"), TIMEOUT_SECONDS)
         source, chosen = repositories.named("lab"), semver.chosen
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.charts.service import Folders
+from supervisor.charts.service import RequestFolders
 
 
 def test_each_request_has_a_folder_with_mode_0700(tmp_path: Path) -> None:
-    folders = Folders(tmp_path / "base")
+    folders = RequestFolders(tmp_path / "base")
     folders.open()
     one, other = folders.new(), folders.new()
     assert one != other
@@ -26,14 +26,14 @@ def test_each_request_has_a_folder_with_mode_0700(tmp_path: Path) -> None:
 
 
 def test_folders_of_dead_servers_are_removed_and_of_running_ones_kept(tmp_path: Path) -> None:
-    dead, living = Folders(tmp_path), Folders(tmp_path)
+    dead, living = RequestFolders(tmp_path), RequestFolders(tmp_path)
     dead.open()
     left = dead.new()
     os.close(dead._lock)  # as the kernel does when a process ends
     living.open()
     kept = living.new()
     (tmp_path / "pilothouse-not-ours").mkdir()
-    third = Folders(tmp_path)
+    third = RequestFolders(tmp_path)
     third.open()
     assert not left.exists()
     assert kept.exists()
@@ -43,7 +43,7 @@ def test_folders_of_dead_servers_are_removed_and_of_running_ones_kept(tmp_path: 
 
 
 def test_a_folder_that_was_deleted_is_created_again(tmp_path: Path) -> None:
-    folders = Folders(tmp_path)
+    folders = RequestFolders(tmp_path)
     folders.open()
     folders.remove(folders.new().parent)
     assert folders.new().is_dir()
@@ -51,7 +51,7 @@ def test_a_folder_that_was_deleted_is_created_again(tmp_path: Path) -> None:
 
 
 def test_opening_twice_creates_one_folder(tmp_path: Path) -> None:
-    folders = Folders(tmp_path)
+    folders = RequestFolders(tmp_path)
     folders.open()
     folders.open()
     assert len(list(tmp_path.iterdir())) == 1
@@ -62,7 +62,7 @@ def test_a_folder_is_kept_by_a_server_that_starts_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other server looks for folders of dead ones immediately before this one locks its own."""
-    one, other, lock = Folders(tmp_path), Folders(tmp_path), fcntl.flock
+    one, other, lock = RequestFolders(tmp_path), RequestFolders(tmp_path), fcntl.flock
 
     def lock_later(descriptor: int, operation: int) -> None:
         monkeypatch.undo()

@@ -17,7 +17,7 @@ from small_charts import FULL, KEY
 
 from models.charts import diff, release_diff
 from models.charts.images import images
-from models.charts.release_diff import Side
+from models.charts.release_diff import DiffSide
 
 API = "/api/v1/releases/r"
 PLAIN = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: map}\ndata:\n  colour: {colour}\n"
@@ -161,7 +161,7 @@ def test_a_difference_of_objects_knows_whether_it_hides_values() -> None:
 def test_secrets_in_lists_and_malformed_ones_are_masked() -> None:
     listed = "kind: List\nitems:\n- {kind: Secret, metadata: {name: a}, data: {k: aGlkZGVu}}\n"
     broken = "kind: Secret\nmetadata: {name: b}\ndata: {k: hidden\n"
-    found = release_diff.compare(Side(1, ""), Side(2, f"{listed}---\n{broken}"), "manifest", 3, "n")
+    found = release_diff.compare(DiffSide(1, ""), DiffSide(2, f"{listed}---\n{broken}"), "manifest", 3, "n")
     assert "hidden" not in found.diff
     assert "aGlkZGVu" not in found.diff
     assert "(6 bytes)" in found.diff
@@ -170,13 +170,13 @@ def test_secrets_in_lists_and_malformed_ones_are_masked() -> None:
 
 def test_a_difference_is_bounded() -> None:
     lines = "\n".join(f"- line {number}" for number in range(9000))
-    many = release_diff.compare(Side(1, lines), Side(2, lines.replace("line", "row")), "values", 3, "n")
+    many = release_diff.compare(DiffSide(1, lines), DiffSide(2, lines.replace("line", "row")), "values", 3, "n")
     assert (many.truncated, many.added) == (False, 9000)
     more = lines + lines
-    large = release_diff.compare(Side(1, more), Side(2, more.replace("line", "row")), "values", 3, "n")
+    large = release_diff.compare(DiffSide(1, more), DiffSide(2, more.replace("line", "row")), "values", 3, "n")
     assert (large.truncated, large.diff) == (True, "")
     wide = "\n".join("x" * 5000 for _ in range(400))
-    cut = release_diff.compare(Side(1, wide), Side(2, wide.replace("x", "y")), "values", 3, "n")
+    cut = release_diff.compare(DiffSide(1, wide), DiffSide(2, wide.replace("x", "y")), "values", 3, "n")
     assert cut.truncated
     assert len(cut.diff) <= release_diff.MAX_DIFF_CHARACTERS + 100
 

@@ -13,7 +13,7 @@ import yaml
 from release_secrets import TIMESTAMP, encoded_release, made_release, release_secret
 
 from models.charts import releases, yaml_values
-from models.charts.releases import BadRelease, Revision, TooLarge
+from models.charts.releases import BadRelease, ReleaseTooLarge, Revision
 
 # Unpacking
 
@@ -58,7 +58,7 @@ def test_data_that_is_not_a_release_is_refused(data: dict[str, str] | None) -> N
 
 def test_a_release_above_the_unpacked_limit_is_refused() -> None:
     bomb = gzip.compress(json.dumps({"name": "a", "manifest": "x" * 1000}).encode())
-    with pytest.raises(TooLarge, match="larger than 1000 bytes"):
+    with pytest.raises(ReleaseTooLarge, match="larger than 1000 bytes"):
         releases.unpacked({"data": {"release": base64_twice(bomb)}}, 1000)
 
 

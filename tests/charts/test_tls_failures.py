@@ -13,7 +13,7 @@ import trustme
 from chart_servers import WebServer, web_server
 
 from models.charts.refs import ChartRef
-from models.config.settings import ChartSecurity, Fetch
+from models.config.settings import ChartSecurity, FetchSettings
 from models.errors import Invalid, Upstream
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.oci import Registries
@@ -40,7 +40,7 @@ def enable_tls(web: WebServer, verify_mode: ssl.VerifyMode = ssl.CERT_NONE) -> N
 
 
 def fetcher(web: WebServer) -> Fetcher:
-    return Fetcher(Fetch(), ChartSecurity(allowed_hosts=(web.host_port,)))
+    return Fetcher(FetchSettings(), ChartSecurity(allowed_hosts=(web.host_port,)))
 
 
 def upstream_error(web: WebServer, verify: bool = True) -> Upstream:

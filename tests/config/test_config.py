@@ -14,17 +14,17 @@ import pytest
 from models.children import Limits
 from models.config.cross_checks import ignored
 from models.config.loader import VARIABLES, differences, load
-from models.config.settings import BadConfig, Config, Forge, ForgeApp
+from models.config.settings import BadConfig, Config, ForgeApp, ForgeSettings
 from models.supervision.process import (
     Condition,
     Dependency,
     ExecProbe,
     HealthCheck,
     HttpProbe,
-    Kind,
     LogMode,
     OnFailure,
     OnUnhealthy,
+    ProcessKind,
     ProcessSpec,
     Restart,
     Seconds,
@@ -613,7 +613,7 @@ def spec(read: Read, properties: str, *others: str) -> ProcessSpec:
         ("on-failure.command: [./mail]", "on_failure", OnFailure(("./mail",), When.FINAL)),
         ("max-memory: 1M", "max_memory", MIB),
         ("start-delay: 1h", "start_delay", 3600.0),
-        ("type: oneshot", "type", Kind.ONESHOT),
+        ("type: oneshot", "type", ProcessKind.ONESHOT),
         ("success-exit-codes: [3, 007, hup, SIGUSR1, 255]", "success_exit_codes", ("3", "7", "HUP", "USR1", "255")),
         ("no-restart-exit-codes: '3, KILL'", "no_restart_exit_codes", ("3", "KILL")),
         ("depends-on: [{process: db}]", "depends_on", (Dependency("db", Condition.RUNNING),)),
@@ -1379,9 +1379,9 @@ def test_a_forge_is_read_with_its_defaults(read: Read, tmp_path: Path) -> None:
     """
     config = read(text)
     assert config.tracker.forges == {
-        "main": Forge("github", "https://github.com", token="tok-secret"),
-        "lab": Forge("gitlab", "https://git.example:8443/lab", token_file=file, repositories=("a/*",)),
-        "tea": Forge("forgejo", "http://tea.example", "https://api.tea.example"),
+        "main": ForgeSettings("github", "https://github.com", token="tok-secret"),
+        "lab": ForgeSettings("gitlab", "https://git.example:8443/lab", token_file=file, repositories=("a/*",)),
+        "tea": ForgeSettings("forgejo", "http://tea.example", "https://api.tea.example"),
     }
     assert "tok-secret" not in repr(config)
     other = attrs.evolve(config, tracker=attrs.evolve(config.tracker, forges={}))

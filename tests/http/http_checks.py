@@ -14,7 +14,7 @@ from typing import Any
 
 from conftest import Answer, Server
 
-from models.supervision.events import Entry, append
+from models.supervision.events import StatusEvent, append
 from models.supervision.tables import database
 
 STATUSES = (
@@ -69,7 +69,7 @@ def running_server(folder: Path, processes: dict[str, Any] | None = None, **sect
         server.close()
 
 
-def write_history(data: Path, entries: Sequence[Entry]) -> None:
+def write_history(data: Path, entries: Sequence[StatusEvent]) -> None:
     """Writes events into the data directory of a stopped server."""
     data.mkdir(mode=0o700, exist_ok=True)
     database.open(data / "pilothouse.db")

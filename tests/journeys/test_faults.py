@@ -348,7 +348,7 @@ def test_uptime_does_not_depend_on_clock_jumps(tmp_path: Path, jump: int) -> Non
     file.write_text(json.dumps(config))
     clock = JumpingClock()
 
-    async def run_process() -> list[events.Entry]:
+    async def run_process() -> list[events.StatusEvent]:
         async with open_services(load(file, {}), lambda: load(file, {}), clock=clock) as services:
             await services.supervision.fleet.start("web")
             web = services.supervision.fleet.get("web")

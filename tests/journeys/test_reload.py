@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from conftest import ROOT, Answer, Serve, Server, children_of, is_alive, wait_for
 
-from models.config.settings import Config, Supervisor
-from models.config.settings import Server as ServerSettings
+from models.config.settings import Config, SupervisorSettings
+from models.config.settings import ServerSettings as ServerSettings
 from models.supervision.process import ProcessSpec
 from supervisor.services import open_services
 
@@ -324,7 +324,9 @@ def test_reload_that_waits_for_a_slow_stop_delays_no_other_request(serve: Serve,
 def test_of_two_concurrent_reloads_the_newer_file_is_applied(tmp_path: Path) -> None:
     """The first read takes longer than the second."""
     read = threading.Event()
-    configs = [Config(supervisor=Supervisor(processes={name: ProcessSpec(name, ("true",))})) for name in ("old", "new")]
+    configs = [
+        Config(supervisor=SupervisorSettings(processes={name: ProcessSpec(name, ("true",))})) for name in ("old", "new")
+    ]
     reads = iter([lambda: read.wait(1), read.set])
 
     def read_config() -> Config:

@@ -19,7 +19,7 @@ from test_interrupted_changes import chart_with_hooks
 from uploads import FORM, form, upload
 
 from models.config.settings import Config
-from models.config.settings import Server as ServerSettings
+from models.config.settings import ServerSettings as ServerSettings
 from models.supervision.process import Seconds
 from supervisor import services
 

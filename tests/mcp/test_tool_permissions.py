@@ -31,7 +31,14 @@ from handlers.http.credentials import Caller
 from handlers.mcp import handler
 from handlers.mcp.derived_tools import tools_of
 from handlers.mcp.toolbox import Toolbox, ToolCaller
-from models.config.settings import AccessInterceptor, ChartSecurity, Config, Mcp, Rest, Svc
+from models.config.settings import (
+    AccessInterceptorSettings,
+    ChartSecurity,
+    Config,
+    McpSettings,
+    RestSettings,
+    SvcSettings,
+)
 from models.errors import NotFound
 from supervisor.services import CannotStart
 
@@ -83,7 +90,11 @@ async def send(method: str, path: str, body: bytes) -> tuple[int, str, bytes]:
     ("security", "may_change"), POSTURES, ids=["default", "read-only-key", "full", "blank-key", "full-key"]
 )
 def test_changing_tools_require_full_mode_and_a_key(security: ChartSecurity, may_change: bool, is_gated: bool) -> None:
-    config = Config(svc=Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled=is_gated))))
+    config = Config(
+        svc=SvcSettings(
+            security=security, rest=RestSettings(access_interceptor=AccessInterceptorSettings(enabled=is_gated))
+        )
+    )
     tools = tools_of(SERVICES)
     toolbox = Toolbox(lambda: config, tools, lambda: pytest.fail("no chart is asked for"))
     for caller in (Caller(is_remote=False, has_chart_key=True), None):
@@ -301,7 +312,7 @@ def test_disabled_tools_are_not_served_over_stdio(serve: Serve) -> None:
 
 def test_tools_need_the_extra_mcp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "is_installed", lambda: False)
-    wanted, unasked = (Config(svc=Svc(mcp=Mcp(enabled=one))) for one in (True, None))
+    wanted, unasked = (Config(svc=SvcSettings(mcp=McpSettings(enabled=one))) for one in (True, None))
     assert "pip install" in str(handler.why_disabled(unasked))
     handler.check_installed(unasked)
     with pytest.raises(CannotStart, match=r"svc\.mcp\.enabled"):

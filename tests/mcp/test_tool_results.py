@@ -15,7 +15,7 @@ from http_checks import running_server
 from mcp_clients import KEY, error_text, over_http, result_text, run_client
 
 from handlers.mcp import results
-from handlers.mcp.results import Result
+from handlers.mcp.results import ToolResult
 
 
 @pytest.fixture(scope="module")
@@ -82,20 +82,20 @@ def test_rows_of_a_page_are_those_of_the_list_as_they_were(blank: str) -> None:
     text = "[" + f",{blank}".join(rows) + "]"
 
     def page(cursor: int, limit: int | None = None) -> Any:
-        return json.loads(asyncio.run(results.page(Result(text), cursor, limit)).text)
+        return json.loads(asyncio.run(results.page(ToolResult(text), cursor, limit)).text)
 
     assert page(0) == {"items": json.loads(text)[:20], "total": 45, "nextCursor": "20"}
     assert page(40) == {"items": json.loads(text)[40:], "total": 45}
     assert page(50) == {"items": [], "total": 45}
     assert page(0, 45) == json.loads(text)
     for other in ("[]", f"[{blank}]", "{}", "text"):
-        assert asyncio.run(results.page(Result(other), 0, None)).text == other
+        assert asyncio.run(results.page(ToolResult(other), 0, None)).text == other
 
 
 def test_the_loop_runs_while_a_large_result_is_paged_and_measured() -> None:
-    rows = Result(json.dumps([{"name": "x" * 1000}] * 3000))
+    rows = ToolResult(json.dumps([{"name": "x" * 1000}] * 3000))
     assert runs_meanwhile(results.page(rows, 0, None)) > 40
-    assert runs_meanwhile(results.bounded(Result("\n" * 900_000), (), "")) > 10
+    assert runs_meanwhile(results.bounded(ToolResult("\n" * 900_000), (), "")) > 10
 
 
 def runs_meanwhile(work: Coroutine[Any, Any, object]) -> int:

@@ -17,7 +17,7 @@ from conftest import ROOT, Server, python_command
 from http_checks import running_server
 
 from handlers.app import served
-from handlers.openapi.document import Document
+from handlers.openapi.document import InterfaceDocument
 from handlers.openapi.pages import shared_endpoints
 from models.config.settings import Config
 
@@ -61,7 +61,7 @@ def document_for(has_cluster: bool = True, **settings: Any) -> Json:
     """The document for a configuration with these sections, without a server."""
     config = Config(**settings)
     services = served(config)
-    return Document(config, [*services, shared_endpoints(services[0])], has_cluster).write()
+    return InterfaceDocument(config, [*services, shared_endpoints(services[0])], has_cluster).write()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from tornado.httpclient import AsyncHTTPClient
 from tornado.ioloop import IOLoop
 
 from handlers.app import Application
-from handlers.openapi.document import Document
+from handlers.openapi.document import InterfaceDocument
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ async def test_the_document_is_not_written_on_the_loop(
     http_client: AsyncHTTPClient, base_url: str, monkeypatch: pytest.MonkeyPatch, path: str, most: int
 ) -> None:
     threads: list[threading.Thread] = []
-    write = Document.write
+    write = InterfaceDocument.write
 
-    def written(document: Document, *arguments: Any) -> Any:
+    def written(document: InterfaceDocument, *arguments: Any) -> Any:
         threads.append(threading.current_thread())
         return write(document, *arguments)
 
-    monkeypatch.setattr(Document, "write", written)
+    monkeypatch.setattr(InterfaceDocument, "write", written)
     responses = await asyncio.gather(*(http_client.fetch(base_url + path) for _ in range(8)))
     assert {response.code for response in responses} == {200}
     assert len({response.body for response in responses}) == 1

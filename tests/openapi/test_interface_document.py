@@ -23,8 +23,15 @@ from handlers.openapi import pages
 from handlers.openapi.document import security
 from handlers.openapi.schemas import Components
 from handlers.routing import Route, Service
-from models.config.settings import AccessInterceptor, Config, Rest, Svc, Tracker, TrackerSecurity
-from models.config.settings import Server as Address
+from models.config.settings import (
+    AccessInterceptorSettings,
+    Config,
+    RestSettings,
+    SvcSettings,
+    TrackerSecurity,
+    TrackerSettings,
+)
+from models.config.settings import ServerSettings as Address
 
 DOCUMENT = document_for()
 EVERY = operations(DOCUMENT)
@@ -184,7 +191,7 @@ def test_a_replaced_group_is_omitted() -> None:
 
 
 def test_charts_have_the_configured_base_path() -> None:
-    paths = document_for(svc=Svc(rest=Rest(base_path="/helm/v2")))["paths"]
+    paths = document_for(svc=SvcSettings(rest=RestSettings(base_path="/helm/v2")))["paths"]
     assert "/helm/v2/repos" in paths
     assert "/api/v1/repos" not in paths
     assert "/api/v1/processes" in paths
@@ -239,10 +246,10 @@ def security_schemes(gate: permissions.Permission, **sections: Any) -> set[str]:
 
 
 def test_credentials_are_described_by_the_permissions() -> None:
-    closed = {"tracker": Tracker(security=TrackerSecurity(open_mode=False))}
-    token = {"tracker": Tracker(security=TrackerSecurity(require_ingest_token=True))}
+    closed = {"tracker": TrackerSettings(security=TrackerSecurity(open_mode=False))}
+    token = {"tracker": TrackerSettings(security=TrackerSecurity(require_ingest_token=True))}
     beyond = {"server": Address(address=("0.0.0.0",))}
-    off = {"svc": Svc(rest=Rest(access_interceptor=AccessInterceptor(enabled=False)))}
+    off = {"svc": SvcSettings(rest=RestSettings(access_interceptor=AccessInterceptorSettings(enabled=False)))}
     assert security_schemes(permissions.READ) == {"-", *OPEN}
     assert security_schemes(permissions.READ, **closed) == OPEN
     assert security_schemes(permissions.PUBLIC, **closed) == {"-", *OPEN}
@@ -269,4 +276,6 @@ def test_the_document_requires_an_account_in_closed_mode(tmp_path: Path) -> None
 def test_the_document_has_no_secret_of_the_configuration() -> None:
     from models.config.settings import ChartSecurity
 
-    assert "sesame" not in json.dumps(document_for(svc=Svc(security=ChartSecurity(mode="FULL", api_key="open sesame"))))
+    assert "sesame" not in json.dumps(
+        document_for(svc=SvcSettings(security=ChartSecurity(mode="FULL", api_key="open sesame")))
+    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from models.config.settings import Outbox
+from models.config.settings import OutboxSettings
 from models.outbound.tables import store
 from supervisor.clock import Clock
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 SECOND = 1_000_000
 NOW = 1_763_000_000 * SECOND
-LIMITS = Outbox()
+LIMITS = OutboxSettings()
 
 
 class FixedClock(Clock):

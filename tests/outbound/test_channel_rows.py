@@ -7,9 +7,9 @@ from pathlib import Path
 from attrs import evolve
 from outbound_stores import LIMITS, NOW, in_store, open_outbox, written
 
-from models.config.settings import Server
+from models.config.settings import ServerSettings
 from models.outbound import channels, outbox
-from models.outbound.channels import Channel, Settings
+from models.outbound.channels import Channel, StoredSettings
 from models.outbound.outbox import Message
 from models.outbound.rules import SERVER
 from models.outbound.tables import store
@@ -20,10 +20,10 @@ MESSAGES = 4000
 
 
 def test_a_channel_with_many_messages_is_deleted_in_little_space(tmp_path: Path) -> None:
-    vault = ProjectSecrets(Server(data_dir=tmp_path))
+    vault = ProjectSecrets(ServerSettings(data_dir=tmp_path))
 
     def make() -> Channel:
-        return channels.keep(None, SERVER, "hook", Settings("webhook"), {}, vault, NOW)
+        return channels.keep(None, SERVER, "hook", StoredSettings("webhook"), {}, vault, NOW)
 
     with open_outbox(tmp_path / "outbox.db"):
         channel = written(make)

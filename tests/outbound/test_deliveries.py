@@ -26,7 +26,7 @@ from standardwebhooks.webhooks import Webhook
 from uploads import junit, upload
 
 from models.outbound import following, outbox, rules
-from models.outbound.events import Event
+from models.outbound.events import SubjectEvent
 from models.outbound.outbox import Message
 from models.outbound.tables import store
 
@@ -366,7 +366,7 @@ def test_idle_nodes_are_notified_of_what_another_one_stores(
         payload = {"type": "test", "timestamp": "", "data": {"rule": "", "title": "a message", "lines": [], "more": 0}}
         written(lambda: outbox.add([Message("notify", "channel:config:team", payload)], now, LIMITS))
         wait_for(lambda: titles(receiver) == ["a message"])
-        event = Event("process.crashed", "process:web", now, "web crashed", process="web")
+        event = SubjectEvent("process.crashed", "process:web", now, "web crashed", process="web")
         in_store(lambda: following.note(event, rules.stored(), now))
         wait_for(lambda: titles(receiver) == ["a message", "web crashed"])
         Admin(first).until_outbox("DONE", "DONE")

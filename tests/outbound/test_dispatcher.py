@@ -13,12 +13,12 @@ import pytest
 from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, open_outbox, run_in_thread, written
 
 from models.outbound import outbox
-from models.outbound.outbox import Delivery, Message, Outcome
+from models.outbound.outbox import Delivery, DeliveryOutcome, Message
 from supervisor.outbound import dispatcher
 from supervisor.outbound.dispatcher import Dispatcher
 
-Send = Callable[[Delivery], Awaitable[Outcome]]
-REFUSED = Outcome(False, 404, "no hook", is_final=True)
+Send = Callable[[Delivery], Awaitable[DeliveryOutcome]]
+REFUSED = DeliveryOutcome(False, 404, "no hook", is_final=True)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def make(send: Send, reports: Reports, clock: FixedClock) -> Dispatcher:
 def test_a_message_is_given_up_together_with_its_report() -> None:
     """A report that cannot be stored is not lost: the message is not given up either."""
 
-    async def refuse(_: Delivery) -> Outcome:
+    async def refuse(_: Delivery) -> DeliveryOutcome:
         return REFUSED
 
     id, reports = add(), Reports()
@@ -77,7 +77,7 @@ def test_a_message_is_given_up_together_with_its_report() -> None:
 
 
 def test_a_message_that_is_too_old_is_given_up_together_with_its_report() -> None:
-    async def unused(_: Delivery) -> Outcome:
+    async def unused(_: Delivery) -> DeliveryOutcome:
         raise AssertionError
 
     id, reports, clock = add(), Reports(), FixedClock()
@@ -92,9 +92,9 @@ def test_a_target_is_busy_until_the_outcome_is_stored(monkeypatch: pytest.Monkey
     rounds: list[int] = []
     clock, finish = FixedClock(), outbox.finish
 
-    async def send(delivery: Delivery) -> Outcome:
+    async def send(delivery: Delivery) -> DeliveryOutcome:
         sent.append(delivery.id)
-        return Outcome(True, 204)
+        return DeliveryOutcome(True, 204)
 
     def fail_first(*values: Any) -> Any:
         rounds.append(1)

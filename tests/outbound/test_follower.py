@@ -12,11 +12,11 @@ import records
 from attrs import evolve
 from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, open_outbox, run_in_thread, written
 
-from models.config.settings import Config, NotifyRule
+from models.config.settings import Config, NotifyRuleSettings
 from models.errors import TimedOut
 from models.outbound import dropped, following, outbox, run_verdicts
-from models.outbound.channels import Channel, Settings
-from models.outbound.events import Event
+from models.outbound.channels import Channel, StoredSettings
+from models.outbound.events import SubjectEvent
 from models.outbound.outbox import Message
 from models.outbound.rules import SERVER, Rule
 from models.supervision.process import Seconds
@@ -24,7 +24,7 @@ from models.tracker.tables import Run
 from supervisor import scheduling
 from supervisor.outbound import dispatcher, follower
 from supervisor.outbound.dispatcher import Dispatcher
-from supervisor.outbound.follower import RUNS, Follower
+from supervisor.outbound.follower import RUNS, EventFollower
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +34,8 @@ def _store(tmp_path: Path) -> Iterator[None]:
 
 
 class Notifier:
-    rules = {"r": Rule("r", SERVER, NotifyRule("all", ("ch",), ("*",), group_wait=Seconds(0)))}
-    channels = {"ch": Channel("ch", SERVER, "team", Settings("slack"))}
+    rules = {"r": Rule("r", SERVER, NotifyRuleSettings("all", ("ch",), ("*",), group_wait=Seconds(0)))}
+    channels = {"ch": Channel("ch", SERVER, "team", StoredSettings("slack"))}
     is_used, has_mail = True, False
 
 
@@ -48,9 +48,9 @@ class Reports:
 
 
 @pytest.fixture
-def one(monkeypatch: pytest.MonkeyPatch) -> Follower:
+def one(monkeypatch: pytest.MonkeyPatch) -> EventFollower:
     notifier: Any = Notifier()
-    made = Follower(Config(), FixedClock(), "node", run_in_thread, notifier, dict, lambda: None)
+    made = EventFollower(Config(), FixedClock(), "node", run_in_thread, notifier, dict, lambda: None)
     monkeypatch.setattr(made, "_follow_some", lambda: False)
     monkeypatch.setattr(made, "_note_tokens", lambda: None)
     monkeypatch.setattr(follower, "reports", Reports)
@@ -66,11 +66,11 @@ def await_runs(*ids: int) -> None:
     assert in_store(lambda: following.await_runs(RUNS, 0, 1, ids))
 
 
-def test_a_run_that_cannot_be_judged_delays_no_other(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
-    def judge(id: int, *_: object) -> Sequence[Event]:
+def test_a_run_that_cannot_be_judged_delays_no_other(one: EventFollower, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(id: int, *_: object) -> Sequence[SubjectEvent]:
         if id == 1:
             raise TimedOut("the query took longer than 20 s")
-        return [Event("gate.failed", f"run:{id}", NOW, f"run {id} failed")]
+        return [SubjectEvent("gate.failed", f"run:{id}", NOW, f"run {id} failed")]
 
     await_runs(1, 2, 3)
     monkeypatch.setattr(run_verdicts, "complete", lambda ids: [id for id in ids if id != 2])
@@ -80,10 +80,10 @@ def test_a_run_that_cannot_be_judged_delays_no_other(one: Follower, monkeypatch:
     assert in_store(following.awaited_runs) == [1, 2]
 
 
-def test_runs_are_judged_for_a_moment_and_then_further(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_judged_for_a_moment_and_then_further(one: EventFollower, monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[int] = []
 
-    def judge(id: int, *_: object) -> Sequence[Event]:
+    def judge(id: int, *_: object) -> Sequence[SubjectEvent]:
         judged.append(id)
         return []
 
@@ -108,7 +108,7 @@ def test_a_run_whose_project_was_deleted_has_no_event(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("unreadable", ["runs", "events"])
 def test_what_is_due_is_sent_though_others_cannot_be_read(
-    one: Follower, monkeypatch: pytest.MonkeyPatch, unreadable: str
+    one: EventFollower, monkeypatch: pytest.MonkeyPatch, unreadable: str
 ) -> None:
     def fail(*_: object) -> Any:
         raise TimedOut("the query took longer than 20 s")
@@ -116,7 +116,7 @@ def test_what_is_due_is_sent_though_others_cannot_be_read(
     await_runs(1)
     owner, name = (run_verdicts, "complete") if unreadable == "runs" else (one, "_follow_some")
     monkeypatch.setattr(owner, name, fail)
-    event = Event("process.crashed", "process:web", NOW, "web crashed", process="web")
+    event = SubjectEvent("process.crashed", "process:web", NOW, "web crashed", process="web")
     in_store(lambda: following.note(event, list(Notifier.rules.values()), NOW))
     with pytest.raises(TimedOut):
         asyncio.run(one._round())
@@ -130,7 +130,7 @@ def fill(target: str, count: int, type: str = "process.crashed", now: int = NOW)
         written(lambda: outbox.add([Message("notify", target, payload)], now, evolve(LIMITS, max_rows=3)))
 
 
-def test_what_a_full_outbox_drops_is_reported_once_in_a_window_for_each_target(one: Follower) -> None:
+def test_what_a_full_outbox_drops_is_reported_once_in_a_window_for_each_target(one: EventFollower) -> None:
     clock = FixedClock()
     one._clock = clock
     fill("channel:ch", 5)
@@ -146,20 +146,20 @@ def test_what_a_full_outbox_drops_is_reported_once_in_a_window_for_each_target(o
     assert again.endswith("messages to team could not be delivered: the outbox was full")
 
 
-def test_a_dropped_report_of_what_was_dropped_is_not_reported(one: Follower) -> None:
+def test_a_dropped_report_of_what_was_dropped_is_not_reported(one: EventFollower) -> None:
     fill("channel:ch", 9, "delivery.dead")
     assert in_store(dropped.next_at) is None
     fill("channel:ch", 1)
     assert in_store(dropped.next_at) is None, "the oldest was dropped"
 
 
-def test_what_was_dropped_while_no_rule_reported_it_is_forgotten(one: Follower) -> None:
+def test_what_was_dropped_while_no_rule_reported_it_is_forgotten(one: EventFollower) -> None:
     fill("channel:ch", 5, now=NOW - 2 * 3600 * SECOND)
     assert asyncio.run(one._round()) is None
     assert [title for title in titles() if "outbox" in title] == []
 
 
-def test_an_idle_node_of_several_sleeps(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_node_of_several_sleeps(one: EventFollower, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one, "_is_shared", True)
     monkeypatch.setattr(one, "_read", lambda: None)
     assert asyncio.run(one._round()) is None
@@ -176,7 +176,7 @@ async def survives(watch: Callable[[], Any], rounds: list[int]) -> None:
     watching.cancel()
 
 
-def test_the_loops_survive_any_error(one: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loops_survive_any_error(one: EventFollower, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
 
     async def fail() -> None:

@@ -22,8 +22,8 @@ from mailboxes import Mailbox
 from outbound_stores import FixedClock
 from receivers import FAST_RULE, Admin, hanging_port, listening
 
-from models.config.settings import Channel, Config, Notify, Smtp
-from models.config.settings import Server as ServerSettings
+from models.config.settings import ChannelSettings, Config, NotifySettings, SmtpSettings
+from models.config.settings import ServerSettings as ServerSettings
 from models.outbound import channels
 from models.tracker.project_secrets import ProjectSecrets
 from supervisor.outbound import mail
@@ -140,11 +140,11 @@ PAYLOAD = {"data": {"title": "boom", "rule": "all", "lines": [], "more": 0}}
 
 def notifier_of(port: int, folder: Path) -> tuple[Notifier, channels.Channel]:
     """One that mails by this port, and a channel with two recipients."""
-    smtp = Smtp(host="127.0.0.1", port=port, tls="none", from_="ops@example.com")
+    smtp = SmtpSettings(host="127.0.0.1", port=port, tls="none", from_="ops@example.com")
     unused: Any = None
     secrets = ProjectSecrets(ServerSettings(data_dir=folder))
-    (channel,) = channels.of_config({"team": Channel("email", to=("a@example.com", "b@example.com"))})
-    return Notifier(Config(notify=Notify(smtp=smtp)), FixedClock(), unused, secrets), channel
+    (channel,) = channels.of_config({"team": ChannelSettings("email", to=("a@example.com", "b@example.com"))})
+    return Notifier(Config(notify=NotifySettings(smtp=smtp)), FixedClock(), unused, secrets), channel
 
 
 def test_the_recipients_that_are_left_are_kept_of_the_newest_messages(
@@ -220,7 +220,7 @@ def test_a_greeting_without_end_holds_no_connection(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(mail, "_WHOLE_SECONDS", 0.5)
     with listening(drip) as port:
-        server = MailServer(Smtp(host="127.0.0.1", port=port, tls="none"), "127.0.0.1")
+        server = MailServer(SmtpSettings(host="127.0.0.1", port=port, tls="none"), "127.0.0.1")
         message = email.message.EmailMessage()
         outcome = asyncio.run(Mailer(ssl.create_default_context).send(server, message, ["a@example.com"]))
         assert outcome.error == "the mail server took longer than 0.5 s"

@@ -14,7 +14,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from models.config.parsers import ValidationError
 from models.outbound import formats
-from models.outbound.channels import Channel, Credentials, Settings
+from models.outbound.channels import Channel, Credentials, StoredSettings
 from models.outbound.formats import HttpMessage, Try
 
 HOSTILE = "<!channel> @here *b* <https://evil.example|x> & [a](http://b)\r\nX-Evil: 1\x00 \u202egnp.exe"
@@ -34,7 +34,7 @@ def payload(*titles: str, state: str = "bad", more: int = 0) -> dict[str, Any]:
 
 def made(type: str, content: dict[str, Any], **more: Any) -> HttpMessage:
     names = {"preset", "priority"}
-    settings = Settings(type, **{name: value for name, value in more.items() if name in names})
+    settings = StoredSettings(type, **{name: value for name, value in more.items() if name in names})
     found = Credentials(url=URL, **{name: value for name, value in more.items() if name not in names})
     trial = Try("msg_1", int(time.time()), "https://p.example")
     return formats.http_message(Channel("c", 0, "team", settings), found, content, trial)

@@ -11,15 +11,15 @@ from attrs import evolve
 from outbound_stores import LIMITS, NOW, SECOND, in_store, open_outbox, written
 
 from models.config import settings as config
-from models.config.settings import NotifyRule
+from models.config.settings import NotifyRuleSettings
 from models.outbound import following, outbox, states
-from models.outbound.channels import Channel, Settings, by_name, of_config
-from models.outbound.events import Event, of_run
+from models.outbound.channels import Channel, StoredSettings, by_name, of_config
+from models.outbound.events import SubjectEvent, of_run
 from models.outbound.rules import SERVER, Rule
 from models.supervision.process import Seconds
 
-RULE = NotifyRule("all", ("ch",), ("process.*", "gate.*"))
-CHANNELS = [Channel("ch", SERVER, "team", Settings("slack"))]
+RULE = NotifyRuleSettings("all", ("ch",), ("process.*", "gate.*"))
+CHANNELS = [Channel("ch", SERVER, "team", StoredSettings("slack"))]
 MINUTE = 60 * SECOND
 
 
@@ -38,9 +38,9 @@ class Notified:
         self.titles: list[str] = []
 
     def event(self, type: str, process: str = "web") -> None:
-        self.at(Event(f"process.{type}", f"process:{process}", self.now, f"{process} {type}", process=process))
+        self.at(SubjectEvent(f"process.{type}", f"process:{process}", self.now, f"{process} {type}", process=process))
 
-    def at(self, event: Event) -> None:
+    def at(self, event: SubjectEvent) -> None:
         written(lambda: states.apply(self.rules, event, self.now))
 
     def wait(self, seconds: float) -> list[str]:
@@ -231,7 +231,7 @@ def test_a_restart_repeats_and_loses_nothing() -> None:
 def test_only_selected_processes_labels_and_events() -> None:
     notified = Notified(processes=("web*",), labels=("prod*",), events=("process.crashed",))
     notified.event("crashed")
-    labelled = Event("process.crashed", "process:web1", NOW, "web1", process="web1", labels=("production",))
+    labelled = SubjectEvent("process.crashed", "process:web1", NOW, "web1", process="web1", labels=("production",))
     notified.at(labelled)
     notified.at(evolve(labelled, subject="process:db", process="db", title="db"))
     notified.at(evolve(labelled, type="process.unhealthy", subject="process:web2", title="web2"))
@@ -239,7 +239,7 @@ def test_only_selected_processes_labels_and_events() -> None:
     assert notified.titles == ["web1"]
 
 
-def run_event(type: str, **facts: Any) -> Event:
+def run_event(type: str, **facts: Any) -> SubjectEvent:
     given = {"id": 1, "project_id": 7, "project": "shop", "branch": "main", "flag": "unit"}
     return of_run(type, {**given, "base_branch": "main", "pr_number": None, **facts}, NOW, f"{type} {facts or ''}")
 
@@ -266,8 +266,8 @@ def test_a_rule_of_a_project_is_about_events_of_that_project_only() -> None:
 
 
 def test_of_two_channels_with_one_name_that_of_the_configuration_counts() -> None:
-    (configured,) = of_config({"team": config.Channel("slack")})
-    stored = Channel("ch_1", SERVER, "team", Settings("slack"))  # the configuration has another one since
+    (configured,) = of_config({"team": config.ChannelSettings("slack")})
+    stored = Channel("ch_1", SERVER, "team", StoredSettings("slack"))  # the configuration has another one since
     for both in ([configured, stored], [stored, configured]):
         assert by_name(both) == {"0/team": configured.id, f"0/{configured.id}": configured.id, "0/ch_1": "ch_1"}
 
@@ -275,7 +275,7 @@ def test_of_two_channels_with_one_name_that_of_the_configuration_counts() -> Non
 def test_positions_move_with_the_events_and_only_once() -> None:
     rules = [Rule("r", SERVER, RULE)]
     assert in_store(lambda: following.start("event a", 41)) == 41
-    event = Event("process.crashed", "process:web", NOW, "web crashed", process="web")
+    event = SubjectEvent("process.crashed", "process:web", NOW, "web crashed", process="web")
     assert in_store(lambda: following.apply("event a", 41, 42, [event], rules, NOW))
     assert not in_store(lambda: following.apply("event a", 41, 42, [event], rules, NOW)), "another node did it"
     in_store(lambda: following.flush(rules, CHANNELS, NOW + MINUTE, LIMITS))

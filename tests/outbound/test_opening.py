@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.config.settings import Config, Notify, Server
+from models.config.settings import Config, NotifySettings, ServerSettings
 from models.errors import TimedOut, Unavailable
 from models.tracker.project_secrets import ProjectSecrets
 from supervisor.charts.workers import Workers
@@ -43,7 +43,7 @@ class Core:
 
 class Opening:
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> None:
-        config = Config(server=Server(data_dir=tmp_path), notify=Notify())
+        config = Config(server=ServerSettings(data_dir=tmp_path), notify=NotifySettings())
         self.made: list[Core] = []
         self.may_open = threading.Event()
         self.may_open.set()

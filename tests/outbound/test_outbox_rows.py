@@ -13,10 +13,10 @@ from outbound_stores import LIMITS, NOW, SECOND, in_store, open_outbox, written
 from models.errors import Conflict, NotFound
 from models.outbound import dropped, outbox
 from models.outbound.dropped import Dropped
-from models.outbound.outbox import Delivery, Message, Outcome, State
+from models.outbound.outbox import Delivery, DeliveryOutcome, Message, State
 
 HOUR = 3600 * SECOND
-FAILED = Outcome(False, 503, "busy")
+FAILED = DeliveryOutcome(False, 503, "busy")
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def claim(now: int = NOW, owner: str = "a", most: int = 4) -> list[Delivery]:
     return in_store(lambda: outbox.claim(now, owner, most))
 
 
-def finish(delivery: Delivery, outcome: Outcome, owner: str = "a", now: int = NOW) -> State | None:
+def finish(delivery: Delivery, outcome: DeliveryOutcome, owner: str = "a", now: int = NOW) -> State | None:
     return in_store(lambda: outbox.finish(delivery, outcome, owner, now))
 
 
@@ -46,7 +46,7 @@ def test_a_message_is_sent_once_and_done() -> None:
     (id,) = add("one")
     (delivery,) = claim()
     assert (delivery.id, delivery.content, claim()) == (id, {"text": "x"}, [])
-    assert finish(delivery, Outcome(True, 204)) == "DONE"
+    assert finish(delivery, DeliveryOutcome(True, 204)) == "DONE"
     assert (claim(NOW + HOUR), in_store(lambda: outbox.get(id)).status) == ([], 204)
 
 
@@ -102,7 +102,7 @@ def test_a_failure_is_tried_again_with_the_same_message_id_after_growing_times()
 def test_a_failure_delays_only_its_own_target_and_that_for_a_minute_at_most() -> None:
     add("one", "one", "two")
     for delivery in claim():
-        finish(delivery, Outcome(False, 503, "busy", retry_after=45.0) if delivery.target == "one" else FAILED)
+        finish(delivery, DeliveryOutcome(False, 503, "busy", retry_after=45.0) if delivery.target == "one" else FAILED)
     (id,) = add("three")
     assert [delivery.id for delivery in claim()] == [id]
     assert [delivery.target for delivery in claim(NOW + 44 * SECOND)] == ["two"]
@@ -116,7 +116,7 @@ def test_a_failure_delays_only_its_own_target_and_that_for_a_minute_at_most() ->
         (outbox.outcome_of(429, "busy"), "PENDING"),
         (outbox.outcome_of(408, "late"), "PENDING"),
         (outbox.outcome_of(425, "early"), "PENDING"),
-        (Outcome(False, None, "timed out"), "PENDING"),
+        (DeliveryOutcome(False, None, "timed out"), "PENDING"),
         (outbox.outcome_of(404, "none"), "DEAD"),
         (outbox.outcome_of(410, "gone"), "DEAD"),
         (outbox.outcome_of(301, "moved"), "DEAD"),
@@ -124,7 +124,7 @@ def test_a_failure_delays_only_its_own_target_and_that_for_a_minute_at_most() ->
         (outbox.outcome_of(204, None), "DONE"),
     ],
 )
-def test_what_becomes_of_a_message_by_the_answer(outcome: Outcome, expected: str) -> None:
+def test_what_becomes_of_a_message_by_the_answer(outcome: DeliveryOutcome, expected: str) -> None:
     add("one")
     assert finish(claim()[0], outcome) == expected
 
@@ -133,11 +133,13 @@ def test_an_outcome_of_a_node_whose_lease_was_taken_over_is_ignored() -> None:
     _, other = add("one", "one")
     (late,) = claim(owner="a")
     (delivery,) = claim(NOW + 61 * SECOND, "b")
-    assert finish(late, Outcome(False, 404, "no", is_final=True), "a") is None, "nothing is reported as given up"
+    assert finish(late, DeliveryOutcome(False, 404, "no", is_final=True), "a") is None, (
+        "nothing is reported as given up"
+    )
     assert finish(late, FAILED, "a") is None
     assert in_store(lambda: outbox.get(other)).next_at == NOW, "the target is not postponed"
     assert state(delivery.id) == "PENDING"
-    assert finish(delivery, Outcome(True, 200), "b") == "DONE"
+    assert finish(delivery, DeliveryOutcome(True, 200), "b") == "DONE"
     assert state(delivery.id) == "DONE"
 
 
@@ -145,9 +147,9 @@ def test_an_outcome_ends_no_later_lease_of_its_own_node() -> None:
     add("one", "one")
     (late,) = claim()
     (delivery,) = claim(NOW + 61 * SECOND)
-    assert finish(late, Outcome(True, 200)) is None
+    assert finish(late, DeliveryOutcome(True, 200)) is None
     assert claim(NOW + 62 * SECOND) == [], "the second request has not ended"
-    assert finish(delivery, Outcome(True, 200)) == "DONE"
+    assert finish(delivery, DeliveryOutcome(True, 200)) == "DONE"
 
 
 def test_an_outcome_after_a_message_was_given_up_changes_nothing() -> None:
@@ -155,12 +157,12 @@ def test_an_outcome_after_a_message_was_given_up_changes_nothing() -> None:
     (late,) = claim()
     after = NOW + int(LIMITS.max_age * SECOND)
     assert [dead.id for dead in in_store(lambda: outbox.prune(after, LIMITS))] == [late.id]
-    assert finish(late, Outcome(False, 404, "no", is_final=True)) is None, "it is reported once"
+    assert finish(late, DeliveryOutcome(False, 404, "no", is_final=True)) is None, "it is reported once"
     assert state(late.id) == "DEAD"
 
 
-@pytest.mark.parametrize("outcome", [FAILED, outbox.outcome_of(404, "none"), Outcome(True, 204)])
-def test_a_newer_message_of_a_key_supersedes_the_older(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [FAILED, outbox.outcome_of(404, "none"), DeliveryOutcome(True, 204)])
+def test_a_newer_message_of_a_key_supersedes_the_older(outcome: DeliveryOutcome) -> None:
     (old,) = add("one", key="status")
     (other,) = add("one", key="another")
     (delivery,) = claim(most=1)
@@ -191,7 +193,7 @@ def test_a_dead_message_is_retried_by_hand_with_the_same_id() -> None:
 
 def test_what_is_too_old_is_given_up_and_what_is_done_is_deleted_in_the_end() -> None:
     old, done = add("one", "two")
-    finish(next(one for one in claim() if one.id == done), Outcome(True, 200))
+    finish(next(one for one in claim() if one.id == done), DeliveryOutcome(True, 200))
     assert in_store(lambda: outbox.prune(NOW + HOUR, LIMITS)) == []
     (dead,) = in_store(lambda: outbox.prune(NOW + 25 * HOUR, LIMITS))
     assert (dead.id, dead.state, dead.error) == (old, "DEAD", "not delivered within server.outbox.max-age")
@@ -202,7 +204,7 @@ def test_what_is_too_old_is_given_up_and_what_is_done_is_deleted_in_the_end() ->
 
 def test_a_full_outbox_drops_what_is_done_then_the_oldest_of_the_largest_target() -> None:
     (done,) = add("done", most=10)
-    finish(claim()[0], Outcome(True, 200))
+    finish(claim()[0], DeliveryOutcome(True, 200))
     (small,) = add("small", most=10)
     flood = [id for _ in range(50) for id in add("flood", most=10)]
     rows = in_store(lambda: outbox.listing(100, 2**62))
@@ -228,7 +230,7 @@ def test_a_full_outbox_spares_what_is_being_sent() -> None:
         add("flood", most=10)
         assert claim(owner="b") == [], "a second request to the target"
     assert state(delivery.id) == "PENDING"
-    assert finish(delivery, Outcome(True, 204)) == "DONE"
+    assert finish(delivery, DeliveryOutcome(True, 204)) == "DONE"
 
 
 def test_a_superseded_message_that_is_being_sent_keeps_its_lease_in_a_full_outbox() -> None:
@@ -247,7 +249,7 @@ def test_what_is_being_sent_cannot_be_deleted_and_a_busy_target_gets_no_other() 
     later = NOW + 61 * SECOND  # the lease has ended, the request has not
     assert [found.id for found in in_store(lambda: outbox.claim(later, "a", 4, ["one"]))] == [other]
     assert in_store(lambda: outbox.next_at(later, ["one"])) == later + 60 * SECOND, "the end of the lease of two"
-    finish(delivery, Outcome(True, 204))
+    finish(delivery, DeliveryOutcome(True, 204))
     in_store(lambda: outbox.delete(id, later))
 
 
@@ -257,7 +259,7 @@ def test_when_the_next_message_is_due() -> None:
     assert in_store(lambda: outbox.next_at(NOW)) == NOW
     (delivery,) = claim()
     assert in_store(lambda: outbox.next_at(NOW)) == NOW + 60 * SECOND, "the end of the lease, not the second message"
-    finish(delivery, Outcome(True, 200))
+    finish(delivery, DeliveryOutcome(True, 200))
     assert in_store(lambda: outbox.next_at(NOW)) == NOW
     assert in_store(outbox.counts) == {"PENDING": 1, "DEAD": 0}
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, open_outbox, run_in_thread
 
-from models.config.settings import NotifyRule
+from models.config.settings import NotifyRuleSettings
 from models.errors import Failed
 from models.outbound import following, outbox
-from models.outbound.channels import Channel, Settings
+from models.outbound.channels import Channel, StoredSettings
 from models.outbound.rules import SERVER, Rule
 from models.outbound.tables import store
 from supervisor.outbound.release_changes import ReleaseChanges
 
-CHANNELS = [Channel("ch", SERVER, "team", Settings("slack"))]
+CHANNELS = [Channel("ch", SERVER, "team", StoredSettings("slack"))]
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _store(tmp_path: Path) -> Iterator[None]:
 
 class Notifier:
     def __init__(self, *events: str) -> None:
-        self.rules = {"r": Rule("r", SERVER, NotifyRule("all", ("ch",), events))}
+        self.rules = {"r": Rule("r", SERVER, NotifyRuleSettings("all", ("ch",), events))}
 
 
 def changes(*events: str) -> ReleaseChanges:

@@ -19,30 +19,30 @@ from records import FAILED, PASSED
 from uploads import junit, upload
 
 from models.accounts import accounts
-from models.config.settings import Config, NotifyRule
+from models.config.settings import Config, NotifyRuleSettings
 from models.json_format import rfc3339
 from models.outbound import events, following, run_verdicts
-from models.outbound.channels import Channel, Settings
+from models.outbound.channels import Channel, StoredSettings
 from models.outbound.outbox import listing
 from models.outbound.rules import SERVER, Rule
 from models.supervision.process import Seconds
 from models.tracker.failures import flaky, quarantine
 from models.tracker.failures.flaky import Triage
 from models.tracker.tables import Project, reports
-from supervisor.outbound.follower import STATUSES, Follower
+from supervisor.outbound.follower import STATUSES, EventFollower
 
 DAY = 86_400 * SECOND
 
 
 class Notifier:
-    rules = {"r": Rule("r", SERVER, NotifyRule("all", ("ch",), ("test.*", "token.*"), group_wait=Seconds(0)))}
-    channels = {"ch": Channel("ch", SERVER, "team", Settings("slack"))}
+    rules = {"r": Rule("r", SERVER, NotifyRuleSettings("all", ("ch",), ("test.*", "token.*"), group_wait=Seconds(0)))}
+    channels = {"ch": Channel("ch", SERVER, "team", StoredSettings("slack"))}
     is_used, has_mail = True, False
 
 
-def node(clock: FixedClock) -> Follower:
+def node(clock: FixedClock) -> EventFollower:
     notifier: Any = Notifier()
-    return Follower(Config(), clock, "node", run_in_thread, notifier, dict, lambda: None)
+    return EventFollower(Config(), clock, "node", run_in_thread, notifier, dict, lambda: None)
 
 
 @pytest.fixture

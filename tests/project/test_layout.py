@@ -224,6 +224,12 @@ def definitions(name: str) -> set[str]:
     }
 
 
+def test_names_of_classes_are_unique() -> None:
+    """A name says its role: `HelmSettings` are read by `Helm`, and one search finds the class."""
+    defined = [node.name for name in NAMES for node in tree(name).body if isinstance(node, ast.ClassDef)]
+    assert [name for name, count in Counter(defined).items() if count > 1] == []
+
+
 def test_names_of_test_files_are_unique() -> None:
     """The folders are not packages, so pytest cannot import two modules of one name."""
     names = Counter(file.name for file in (ROOT / "tests").rglob("*.py"))

@@ -48,7 +48,7 @@ CREDENTIAL_PERMISSIONS = {
 }  # fmt: skip
 """Permissions that require a credential where the configuration demands one."""
 
-PUBLIC_POSTS = {account.Login, account.Logout}
+PUBLIC_POSTS = {account.LoginPage, account.Logout}
 """Handlers with a public POST: a caller has no account before the login, and anyone may log out."""
 
 READING_POSTS = {release_pages.ValuesCheck}

@@ -10,21 +10,21 @@ from contextlib import ExitStack
 import pytest
 from conftest import Serve
 
-from handlers.listener import Listener
+from handlers.listener import ListeningSocket
 
 MANY = 60
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
-    with Listener() as one:
+def listener() -> Iterator[ListeningSocket]:
+    with ListeningSocket() as one:
         one.bind(("127.0.0.1", 0))
         one.listen(MANY)
         one.setblocking(False)
         yield one
 
 
-def accepted_in_one_iteration(listener: Listener) -> int:
+def accepted_in_one_iteration(listener: ListeningSocket) -> int:
     """The number of connections that one loop iteration accepts; Tornado accepts until none is offered."""
     for number in range(MANY + 1):
         try:
@@ -34,7 +34,7 @@ def accepted_in_one_iteration(listener: Listener) -> int:
     raise AssertionError("the listener accepts without end")
 
 
-def test_burst_is_accepted_in_small_batches(listener: Listener) -> None:
+def test_burst_is_accepted_in_small_batches(listener: ListeningSocket) -> None:
     with ExitStack() as clients:
         for _ in range(MANY):
             clients.enter_context(socket.create_connection(listener.getsockname()))
@@ -46,7 +46,7 @@ def test_burst_is_accepted_in_small_batches(listener: Listener) -> None:
         assert accepted_in_one_iteration(listener) == 0
 
 
-def test_partial_batch_does_not_shrink_the_next_batch(listener: Listener) -> None:
+def test_partial_batch_does_not_shrink_the_next_batch(listener: ListeningSocket) -> None:
     with socket.create_connection(listener.getsockname()):
         assert accepted_in_one_iteration(listener) == 1
     with ExitStack() as clients:

@@ -21,7 +21,7 @@ from http_checks import (
     write_history,
 )
 
-from models.supervision.events import Entry
+from models.supervision.events import StatusEvent
 from models.supervision.process import STATUSES as ALL
 
 EVENTS, BY_STATUS, BY_PROCESS = "/api/v1/events", "/api/v1/events/by-status/failed", "/api/v1/events/by-process/web"
@@ -40,11 +40,11 @@ TOTAL = 240
 SECOND = 1_000_000
 
 
-def history() -> list[Entry]:
+def history() -> list[StatusEvent]:
     """Events with many equal values and nulls."""
     dice = random.Random(7)
     return [
-        Entry(
+        StatusEvent(
             id=id,
             at=1_700_000_000 * SECOND + id // 7 * SECOND,
             process=dice.choice(["web", "db", "Zoo", "ärger"]),
@@ -71,7 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def events_of(path: str) -> list[Entry]:
+def events_of(path: str) -> list[StatusEvent]:
     """The events of a list, unsorted."""
     if "by-status" in path:
         return [entry for entry in HISTORY if entry.new.value == "failed"]

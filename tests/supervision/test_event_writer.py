@@ -14,7 +14,7 @@ from conftest import until
 from models.errors import Unavailable
 from models.supervision import events
 from models.supervision import record as supervised
-from models.supervision.events import Entry, Filter
+from models.supervision.events import Filter, StatusEvent
 from models.supervision.process import Status
 from models.supervision.record import Record
 from models.supervision.tables import database
@@ -50,7 +50,7 @@ def stored() -> list[tuple[int, int | None]]:
 
 
 def test_change_is_published_only_after_it_is_stored(store: Path) -> None:
-    seen: list[tuple[Entry, bool]] = []
+    seen: list[tuple[StatusEvent, bool]] = []
 
     async def work() -> None:
         event_writer = EventWriter(lambda entry: seen.append((entry, events.get(entry.id) == entry)))

@@ -15,7 +15,7 @@ from models.errors import NotFound
 from models.paging import Paging
 from models.supervision import events
 from models.supervision import tables as schema
-from models.supervision.events import SORTABLE, Entry, Filter
+from models.supervision.events import SORTABLE, Filter, StatusEvent
 from models.supervision.process import STATUSES, Status
 from models.supervision.tables import database
 
@@ -55,11 +55,11 @@ def store(tmp_path: Path) -> Iterator[Path]:
     database.close()
 
 
-def some_events(chance: random.Random, first: int, count: int) -> list[Entry]:
+def some_events(chance: random.Random, first: int, count: int) -> list[StatusEvent]:
     """Events with many equal values and nulls; none has the status `unknown`."""
     statuses = [status for status in STATUSES if status is not Status.UNKNOWN]
     return [
-        Entry(
+        StatusEvent(
             id=id,
             at=chance.randrange(1_000_000, 1_000_001 + count // 3),
             process=chance.choice(NAMES),
@@ -75,18 +75,18 @@ def some_events(chance: random.Random, first: int, count: int) -> list[Entry]:
     ]
 
 
-def write(entries: list[Entry]) -> None:
+def write(entries: list[StatusEvent]) -> None:
     with database.atomic():
         events.append(entries)
 
 
-def matches(which: Filter, entry: Entry) -> bool:
+def matches(which: Filter, entry: StatusEvent) -> bool:
     is_named = which.process in (None, entry.process) and which.text.lower() in entry.process.lower()
     return which.status in (None, entry.new) and is_named
 
 
-def expected_page(entries: list[Entry], paging: Paging, which: Filter) -> list[Entry]:
-    def key(entry: Entry) -> tuple[bool, object, int]:
+def expected_page(entries: list[StatusEvent], paging: Paging, which: Filter) -> list[StatusEvent]:
+    def key(entry: StatusEvent) -> tuple[bool, object, int]:
         value = getattr(entry, FIELDS[paging.sort])
         if isinstance(value, Status):
             value = STATUSES.index(value)
@@ -97,7 +97,7 @@ def expected_page(entries: list[Entry], paging: Paging, which: Filter) -> list[E
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Entry]]:
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[StatusEvent]]:
     database.open(tmp_path_factory.mktemp("many") / "pilothouse.db")
     entries = some_events(random.Random(1), 1, 2000)
     write(entries)
@@ -107,7 +107,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Entry]]:
 
 @pytest.mark.parametrize("descending", [False, True], ids=["asc", "desc"])
 @pytest.mark.parametrize("sort", sorted(SORTABLE))
-def test_every_page_equals_the_sorted_and_sliced_list(many: list[Entry], sort: str, descending: bool) -> None:
+def test_every_page_equals_the_sorted_and_sliced_list(many: list[StatusEvent], sort: str, descending: bool) -> None:
     for which in FILTERS:
         total = sum(matches(which, entry) for entry in many)
         for size in (1, 7, 20, 100):
@@ -119,7 +119,7 @@ def test_every_page_equals_the_sorted_and_sliced_list(many: list[Entry], sort: s
                 assert list(page.content) == expected_page(many, requested, which), (requested, which)
 
 
-def test_paging_returns_every_event_once(many: list[Entry]) -> None:
+def test_paging_returns_every_event_once(many: list[StatusEvent]) -> None:
     first = events.page(Paging(0, 100, "new_status"))
     found = [
         entry.id for number in range(first.pages) for entry in events.page(Paging(number, 100, "new_status")).content
@@ -130,7 +130,12 @@ def test_paging_returns_every_event_once(many: list[Entry]) -> None:
 
 def test_statuses_sort_in_their_declared_order(store: Path) -> None:
     shuffled = random.Random(2).sample(STATUSES, len(STATUSES))
-    write([Entry(n, 5, "web", None, None, None, None, new, Status.NOT_STARTED, 0) for n, new in enumerate(shuffled, 1)])
+    write(
+        [
+            StatusEvent(n, 5, "web", None, None, None, None, new, Status.NOT_STARTED, 0)
+            for n, new in enumerate(shuffled, 1)
+        ]
+    )
     page = events.page(Paging(0, 100, "new_status", descending=False))
     assert tuple(entry.new for entry in page.content) == STATUSES
 
@@ -164,7 +169,7 @@ def test_events_after_a_pruned_event_are_returned(store: Path) -> None:
     assert events.since(0, 500) == entries[-10:]  # the highest ids, whatever their time
 
 
-def counted(entries: list[Entry]) -> dict[str, int]:
+def counted(entries: list[StatusEvent]) -> dict[str, int]:
     tally = Counter(entry.new.value for entry in entries)
     ordered = {status.value: tally[status.value] for status in STATUSES if tally[status.value]}
     return {"totalEvents": len(entries)} | ordered
@@ -177,7 +182,7 @@ def test_an_empty_history_counts_nothing(store: Path) -> None:
 
 
 def test_counts_are_correct_after_appending_and_pruning(store: Path) -> None:
-    chance, kept, written = random.Random(5), list[Entry](), 0
+    chance, kept, written = random.Random(5), list[StatusEvent](), 0
     for _ in range(60):
         new = some_events(chance, written + 1, chance.randrange(0, 40))
         written += len(new)

@@ -21,15 +21,15 @@ import pytest
 from conftest import IS_PROOF, Serve, Server
 from requirements import ROOT_USER
 
-from supervisor.children.openings import Identity
+from supervisor.children.openings import FileCredentials
 from supervisor.processes.logs import rotation
 from supervisor.processes.logs.access import rights
-from supervisor.processes.logs.files import LogFile, Logs, log_sizes, tail
+from supervisor.processes.logs.files import LogFile, LogFiles, log_sizes, tail
 from supervisor.processes.logs.rotation import rotate
 
 pytestmark = pytest.mark.needs(ROOT_USER)
 
-NOBODY, DAEMON = Identity(65534, 65534, (65534,)), 1
+NOBODY, DAEMON = FileCredentials(65534, 65534, (65534,)), 1
 SECRET = "root's secret"
 CONTENT = f"VALUE={SECRET}\n" * 20
 KINDS = ("link", "proc link", "fifo", "device", "foreign")
@@ -146,17 +146,17 @@ def accessed_as_nobody(path: Path) -> Iterator[LogFile]:
 
 
 async def _follow(file: LogFile) -> bytes:
-    logs = Logs(lambda: [file])
+    logs = LogFiles(lambda: [file])
     text, place = await logs.begin(file.path, 100)
     return text + await logs.read_on(file.path, place)
 
 
 async def _download(file: LogFile) -> bytes:
-    return b"".join([piece async for piece in Logs(lambda: [file]).content(file, True)])
+    return b"".join([piece async for piece in LogFiles(lambda: [file]).content(file, True)])
 
 
 async def _rotate_by_time(file: LogFile) -> bytes:
-    await Logs(lambda: [file]).rotate()
+    await LogFiles(lambda: [file]).rotate()
     return b""
 
 

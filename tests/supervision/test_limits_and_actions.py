@@ -13,7 +13,7 @@ import changed_constants
 import pytest
 from conftest import IS_PROOF, Serve, Server, is_alive, wait_for
 
-from models.supervision.process import Kind, ProcessSpec, Size
+from models.supervision.process import ProcessKind, ProcessSpec, Size
 from supervisor.processes.process.instance import Fault, ProcessInstance
 from supervisor.processes.usage import tree_bytes
 
@@ -122,7 +122,7 @@ def test_tree_bytes_is_positive_for_a_live_process_and_0_for_a_missing_one() -> 
     [([9, 9, 9], False), ([11, 9, 11, 9, 11], False), ([11, 11], True), ([9, 11, 11], True), ([10, 10], False)],
 )
 def test_only_consecutive_samples_above_max_memory_end_a_process(sizes: list[int], is_ended: bool) -> None:
-    listener, spec = Mock(), ProcessSpec("p", ("x",), type=Kind.SERVICE, max_memory=Size(10))
+    listener, spec = Mock(), ProcessSpec("p", ("x",), type=ProcessKind.SERVICE, max_memory=Size(10))
     instance = ProcessInstance(Mock(), listener, spec, Mock(), Mock(), None, 0.0)
     instance.is_running = True
     for size in sizes:

@@ -16,12 +16,12 @@ from unittest.mock import Mock, call
 import psutil
 import pytest
 
-from supervisor.children.openings import Place
+from supervisor.children.openings import FilePlace
 from supervisor.clock import Clock
 from supervisor.processes.logs import access as log_access
 from supervisor.processes.logs import files as log_files
 from supervisor.processes.logs import rotation as log_rotation
-from supervisor.processes.logs.files import LogFile, Logs, tail
+from supervisor.processes.logs.files import LogFile, LogFiles, tail
 from supervisor.processes.logs.rotation import Rotation, rotate
 from supervisor.processes.notices import Notices
 
@@ -155,13 +155,13 @@ def test_backup_has_the_permissions_of_its_file(tmp_path: Path) -> None:
 def test_lines_written_during_a_rotation_are_in_the_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"first\n")
-    move = Place.rename
+    move = FilePlace.rename
 
-    def write_and_move(place: Place, old: bytes, new: bytes) -> None:
+    def write_and_move(place: FilePlace, old: bytes, new: bytes) -> None:
         append(path, b"later\n")
         move(place, old, new)
 
-    monkeypatch.setattr(Place, "rename", write_and_move)
+    monkeypatch.setattr(FilePlace, "rename", write_and_move)
     assert rotate(LogFile(str(path), 1, 3)).result is Rotation.ROTATED
     assert backups(path) == {"log": b"", "log.1": b"first\nlater\n"}
 
@@ -176,7 +176,7 @@ def test_a_link_that_is_put_in_place_of_a_file_during_a_rotation_is_not_followed
     secret.write_bytes(b"kept")
     copy = log_rotation._copy_to_backup
 
-    def swap(source: Place, backups: int) -> bool:
+    def swap(source: FilePlace, backups: int) -> bool:
         is_copied = copy(source, backups)
         with path.open("ab") as file:
             file.write(b"added meanwhile")
@@ -228,7 +228,7 @@ def test_a_truncation_on_a_full_disk_is_a_notice_once_an_hour(tmp_path: Path, mo
 
     monkeypatch.setattr(shutil, "copyfileobj", no_space)
     clock, notices = Hours(), Mock(spec=Notices)
-    logs = Logs(lambda: [LogFile(str(path), 10, 3, "web")], clock, notices)
+    logs = LogFiles(lambda: [LogFile(str(path), 10, 3, "web")], clock, notices)
     message = f"{path} was truncated without a backup: the disk is full"
     for hours, posted in ((0.0, 1), (0.5, 1), (1.0, 2)):
         clock.hours = hours
@@ -261,12 +261,12 @@ def test_a_file_that_cannot_be_copied_for_another_reason_keeps_its_backups(
 class Follower:
     """Reads a followed log and collects its bytes."""
 
-    def __init__(self, follow: Logs, path: Path, lines: int = 10) -> None:
+    def __init__(self, follow: LogFiles, path: Path, lines: int = 10) -> None:
         self.pieces = cast("Any", follow.follow(str(path), lines))
         self.got = b""
 
     @classmethod
-    async def begin(cls, follow: Logs, path: Path, lines: int = 10) -> Follower:
+    async def begin(cls, follow: LogFiles, path: Path, lines: int = 10) -> Follower:
         """Returns a follower that has read the current content."""
         follower = cls(follow, path, lines)
         follower.got = await anext(follower.pieces)
@@ -293,7 +293,7 @@ def test_follower_gets_the_last_lines_and_then_added_lines(tmp_path: Path) -> No
     path.write_bytes(numbered(100))
 
     async def work() -> None:
-        follower = Follower(Logs(list), path, 3)
+        follower = Follower(LogFiles(list), path, 3)
         await follower.until(numbered(3, 97))
         append(path, b"added\n")
         await follower.until(numbered(3, 97) + b"added\n")
@@ -324,7 +324,7 @@ def test_follower_continues_when_descriptors_are_available_again(
         monkeypatch.setattr(log_files, "log_place", log_access.log_place)
 
     async def work() -> None:
-        logs = Logs(lambda: [LogFile(str(path), 1, 3)])
+        logs = LogFiles(lambda: [LogFile(str(path), 1, 3)])
         follower = Follower(logs, path)
         if when != "at its beginning":
             await follower.until(b"first\n")
@@ -343,7 +343,7 @@ def test_follower_continues_when_descriptors_are_available_again(
 
 def test_follower_may_start_before_the_file_exists(tmp_path: Path) -> None:
     async def work() -> None:
-        follower = Follower(Logs(list), tmp_path / "log")
+        follower = Follower(LogFiles(list), tmp_path / "log")
         await follower.until(b"")
         append(tmp_path / "log", b"first\n")
         await follower.until(b"first\n")
@@ -357,7 +357,7 @@ def test_follower_gets_a_line_when_it_is_complete(tmp_path: Path) -> None:
     path.write_bytes(b"whole\nhal")
 
     async def work() -> None:
-        follower = Follower(Logs(list), path)
+        follower = Follower(LogFiles(list), path)
         await follower.until(b"whole\n")
         append(path, b"f")
         append(path, b"\nnext")
@@ -374,7 +374,7 @@ def test_follower_gets_a_long_line_without_newline(tmp_path: Path) -> None:
     path.write_bytes(b"x" * 300_000)
 
     async def work() -> None:
-        follower = Follower(Logs(list), path)
+        follower = Follower(LogFiles(list), path)
         await follower.until(b"x" * 300_000)
         await follower.pieces.aclose()
 
@@ -388,7 +388,7 @@ def test_no_line_is_lost_or_doubled_across_rotations(tmp_path: Path, seed: int) 
     file = LogFile(str(path), 50, 3)
 
     async def work() -> None:
-        follow = Logs(lambda: [file])
+        follow = LogFiles(lambda: [file])
         path.write_bytes(b"")
         follower, written, behind = await Follower.begin(follow, path, 10_000), b"", 0
         for number in range(300):
@@ -412,7 +412,7 @@ def test_follower_gets_a_line_split_by_a_rotation_whole(tmp_path: Path) -> None:
     file = LogFile(str(path), 1, 2)
 
     async def work() -> None:
-        follow = Logs(lambda: [file])
+        follow = LogFiles(lambda: [file])
         append(path, b"first\nha")
         follower = Follower(follow, path)
         await follower.until(b"first\n")
@@ -430,7 +430,7 @@ def test_follower_continues_after_a_rotation_without_backups(tmp_path: Path) -> 
     file = LogFile(str(path), 1, 0)
 
     async def work() -> None:
-        follow = Logs(lambda: [file])
+        follow = LogFiles(lambda: [file])
         append(path, b"one\n")
         follower = Follower(follow, path)
         await follower.until(b"one\n")
@@ -448,7 +448,7 @@ def test_follower_ignores_a_backup_that_is_not_of_the_last_rotation(tmp_path: Pa
     file = LogFile(str(path), 1, 0)
 
     async def work() -> None:
-        follow = Logs(lambda: [file])
+        follow = LogFiles(lambda: [file])
         append(path, b"one\n")
         follower = Follower(follow, path)
         await follower.until(b"one\n")
@@ -465,7 +465,7 @@ def test_follower_reads_a_truncated_file_from_its_beginning(tmp_path: Path) -> N
     path.write_bytes(numbered(10))
 
     async def work() -> None:
-        follower = Follower(Logs(list), path)
+        follower = Follower(LogFiles(list), path)
         await follower.until(numbered(10))
         os.truncate(path, 0)
         append(path, b"new\n")
@@ -480,7 +480,7 @@ def test_followers_of_one_file_are_independent(tmp_path: Path) -> None:
     file = LogFile(str(path), 500, 5)
 
     async def work() -> None:
-        follow = Logs(lambda: [file])
+        follow = LogFiles(lambda: [file])
         path.write_bytes(b"")
         followers, written = [await Follower.begin(follow, path, 10_000) for _ in range(20)], b""
         for number in range(100):
@@ -506,7 +506,7 @@ def test_cancelled_followers_leave_no_file_open(tmp_path: Path) -> None:
                 pass
 
     async def work() -> None:
-        follow = Logs(list)
+        follow = LogFiles(list)
         for _ in range(3):
             tasks = [asyncio.create_task(listen(follow.follow(str(path), 5))) for _ in range(30)]
             await asyncio.sleep(0.05)

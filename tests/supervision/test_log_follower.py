@@ -19,8 +19,8 @@ from supervisor.processes.logs import access as log_access
 from supervisor.processes.logs import files as log_files
 from supervisor.processes.logs import follower as log_follower
 from supervisor.processes.logs import rotation as log_rotation
-from supervisor.processes.logs.files import LogFile, Logs
-from supervisor.processes.logs.follower import MAX_CHUNK_BYTES, Beginning, Chunk, Follower
+from supervisor.processes.logs.files import LogFile, LogFiles
+from supervisor.processes.logs.follower import MAX_CHUNK_BYTES, Beginning, Chunk, LogFollower
 from supervisor.processes.logs.places import read_cursor
 from supervisor.processes.logs.process_logs import ProcessLogs
 from supervisor.pubsub import PubSub
@@ -31,7 +31,7 @@ class Source:
 
     def __init__(self, path: Path, backups: int = 50) -> None:
         self.file = LogFile(str(path), 1, backups)
-        self.files = Logs(lambda: [self.file])
+        self.files = LogFiles(lambda: [self.file])
         self.new_marks: PubSub[LogMark] = PubSub()
         self.stored: list[LogMark] = []
         self.path = path
@@ -51,8 +51,8 @@ class Source:
         self.new_marks.publish(found)
         return found
 
-    def follower(self, **beginning: Any) -> Follower:
-        return Follower(cast("ProcessLogs", self), self.file, Beginning(**beginning))
+    def follower(self, **beginning: Any) -> LogFollower:
+        return LogFollower(cast("ProcessLogs", self), self.file, Beginning(**beginning))
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_place_from_before_a_clear_goes_on_at_the_new_beginning(source: Source
         assert await source.files.between(str(source.path), place.rotations, 0, 100) == b""
         assert await source.files.between(str(source.path), place.rotations - 1, 0, 1000) == b"old line\n" * 5
         offset, inode = await source.files.mark(str(source.path), place, place.at)
-        after_restart = Logs(lambda: [source.file])
+        after_restart = LogFiles(lambda: [source.file])
         resumed = await after_restart.resume(source.file, (offset, inode))
         assert (await after_restart.read_on(str(source.path), resumed), resumed.lost) == (new, 0)
 
@@ -144,7 +144,7 @@ def test_a_cursor_in_a_backup_of_a_former_run_is_valid(source: Source) -> None:
         _, chunk = await until(source.follower().chunks(), b"one\n")
         source.write(b"x" * 2 * MAX_CHUNK_BYTES + b"\n")
         await source.files.rotate()
-        source.files = Logs(lambda: [source.file])
+        source.files = LogFiles(lambda: [source.file])
         cursor = (await anext(source.follower(after=chunk.cursor).chunks())).cursor
         assert cursor is not None
         assert cursor.rotation < 0

@@ -21,7 +21,7 @@ from supervisor.processes.logs import files as log_files
 from supervisor.processes.logs import forwarding as log_forwarding
 from supervisor.processes.logs import sinks as log_sinks
 from supervisor.processes.logs import threads as log_threads
-from supervisor.processes.logs.files import LogFile, Logs
+from supervisor.processes.logs.files import LogFile, LogFiles
 from supervisor.processes.logs.forwarding import LogForwarder, split_lines
 from supervisor.processes.logs.places import Position
 from supervisor.processes.logs.sinks import Journald, Origin, Sink, StandardOutput, Syslog
@@ -134,7 +134,7 @@ class FailingSink(Sink):
 
 
 @contextlib.asynccontextmanager
-async def forwarding(folder: Path, logs: Logs, sink: Sink, backups: int = 1) -> AsyncIterator[LogForwarder]:
+async def forwarding(folder: Path, logs: LogFiles, sink: Sink, backups: int = 1) -> AsyncIterator[LogForwarder]:
     """A forwarder of the file `log` in that folder."""
     path = folder / "log"
     path.touch()
@@ -174,7 +174,7 @@ def test_forwarding_from_a_file_that_hangs_begins_when_it_answers(
     async def work() -> None:
         sink = FailingSink()
         try:
-            async with forwarding(tmp_path, Logs(list), sink) as forwarder:
+            async with forwarding(tmp_path, LogFiles(list), sink) as forwarder:
                 assert [source.place for source in forwarder._sources.values()] == [None]
                 forwarder.start()
                 answers.set()
@@ -195,7 +195,7 @@ def test_a_file_whose_watch_does_not_begin_in_time_is_read_again(
     (tmp_path / "log").write_bytes(b"before\n")
 
     async def work() -> None:
-        logs, sink, read = Logs(list), FailingSink(), asyncio.Event()
+        logs, sink, read = LogFiles(list), FailingSink(), asyncio.Event()
         run_each, read_on = logs.threads.run_each, logs.read_on
 
         async def unanswered(*_: object) -> dict[str, object]:
@@ -228,7 +228,7 @@ def test_forwarding_survives_errors_of_unexpected_kinds(
 
     async def work() -> None:
         sink = FailingSink(bad_host.value, RuntimeError("odd"))
-        async with forwarding(tmp_path, Logs(list), sink) as forwarder:
+        async with forwarding(tmp_path, LogFiles(list), sink) as forwarder:
             forwarder.start()
             (tmp_path / "log").write_bytes(b"one\ntwo\n")
             await until(lambda: sink.lines == [b"one", b"two"])
@@ -247,7 +247,7 @@ def test_bytes_lost_by_rotation_are_counted(
 ) -> None:
     """10 bytes were forwarded; then 30, 20 and 10 bytes are written and rotated, the first before a restart if any."""
     path, sink = tmp_path / "log", FailingSink()
-    logs = Logs(lambda: [LogFile(str(path), 10, backups)])
+    logs = LogFiles(lambda: [LogFile(str(path), 10, backups)])
 
     async def write_and_rotate(size: int) -> None:
         with path.open("ab") as file:
@@ -261,7 +261,7 @@ def test_bytes_lost_by_rotation_are_counted(
             await forwarder._round(None)
         if restarted:
             await write_and_rotate(30)
-            logs = Logs(lambda: [LogFile(str(path), 10, backups)])
+            logs = LogFiles(lambda: [LogFile(str(path), 10, backups)])
         async with forwarding(tmp_path, logs, sink, backups) as forwarder:
             for size in (20, 10) if restarted else (30, 20, 10):
                 await write_and_rotate(size)

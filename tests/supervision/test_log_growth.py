@@ -17,7 +17,7 @@ import pytest
 from conftest import until
 
 from supervisor.processes.logs import growth as log_growth
-from supervisor.processes.logs.files import LogFile, Logs
+from supervisor.processes.logs.files import LogFile, LogFiles
 from supervisor.processes.logs.growth import LogGrowth
 
 LIMIT = 10_000
@@ -31,7 +31,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 async def watching(*paths: Path) -> AsyncIterator[LogGrowth]:
     """Watches these files as a server does, without its periodic checks."""
     files = [LogFile(str(path), LIMIT, 3) for path in paths]
-    growth = LogGrowth(Logs(lambda: files))
+    growth = LogGrowth(LogFiles(lambda: files))
     watch = asyncio.create_task(growth.watch())
     growth.add(files)
     yield growth

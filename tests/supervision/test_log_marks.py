@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from models.config.settings import Config, Supervisor
-from models.config.settings import Server as ServerSettings
+from models.config.settings import Config, SupervisorSettings
+from models.config.settings import ServerSettings as ServerSettings
 from models.supervision.process import ProcessSpec, Restart, Seconds, Status
 from supervisor.processes.logs import access as log_access
 from supervisor.processes.logs import files as log_files
@@ -32,7 +32,7 @@ def subreaper() -> Iterator[None]:
 def with_services(folder: Path, specs: Sequence[ProcessSpec], work: Work) -> None:
     async def run() -> None:
         processes = {spec.name: spec for spec in specs}
-        config = Config(server=ServerSettings(data_dir=folder), supervisor=Supervisor(processes=processes))
+        config = Config(server=ServerSettings(data_dir=folder), supervisor=SupervisorSettings(processes=processes))
         async with open_services(config, lambda: config) as services, asyncio.timeout(60):
             await work(services)
 

@@ -19,7 +19,7 @@ from uploads import junit, post
 
 from models.errors import Invalid, NotFound
 from models.supervision.log_search import MAX_FOUND, level_of, search
-from supervisor.processes.logs.files import LogFile, Logs
+from supervisor.processes.logs.files import LogFile, LogFiles
 from supervisor.processes.logs.log_search import LogSearch, _job
 from supervisor.processes.logs.process_logs import ProcessLogs
 from supervisor.workers.pool import WorkerPool
@@ -176,7 +176,7 @@ def test_an_answer_that_no_search_gives_is_refused(answer: Any) -> None:
 class Rotating:
     """A pool that searches where it is called. After the first search the file is rotated."""
 
-    def __init__(self, files: Logs) -> None:
+    def __init__(self, files: LogFiles) -> None:
         self.files = files
         self.ends: list[int] = []
 
@@ -192,7 +192,7 @@ class Rotating:
 def test_a_log_that_is_rotated_during_its_search_is_searched_again(tmp_path: Path, backups: int) -> None:
     async def check() -> None:
         file = LogFile(str(tmp_path / "web.log"), 1, backups)
-        files = Logs(lambda: [file])
+        files = LogFiles(lambda: [file])
         pool = Rotating(files)
         (tmp_path / "web.log").write_text("one\ntwo\nthree\n")
         logs = cast("ProcessLogs", type("Source", (), {"files": files}))

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from conftest import until
 
-from models.config.settings import Config, Supervisor
-from models.config.settings import Server as ServerSettings
+from models.config.settings import Config, SupervisorSettings
+from models.config.settings import ServerSettings as ServerSettings
 from models.supervision.process import ProcessSpec
 from supervisor.processes.logs import access as log_access
 from supervisor.processes.logs import files as log_files
 from supervisor.processes.logs import threads
-from supervisor.processes.logs.files import Logs, tail
+from supervisor.processes.logs.files import LogFiles, tail
 from supervisor.processes.logs.rotation import Rotated
 from supervisor.processes.logs.threads import DaemonThreads, LogThreads
 from supervisor.services import open_services
@@ -169,7 +169,7 @@ def test_logs_that_hang_hold_no_thread_of_the_default_pool(tmp_path: Path, monke
         f"hung{number}": ProcessSpec(f"hung{number}", ("true",), stdout_logfile=path)
         for number, path in enumerate(paths)
     }
-    config = Config(server=ServerSettings(data_dir=tmp_path), supervisor=Supervisor(processes=processes))
+    config = Config(server=ServerSettings(data_dir=tmp_path), supervisor=SupervisorSettings(processes=processes))
 
     async def work() -> None:
         async with open_services(config, lambda: config) as services, asyncio.timeout(60):
@@ -194,7 +194,7 @@ def test_readers_do_not_wait_for_ever_for_a_rotation_that_hangs(
     (tmp_path / "log").write_bytes(b"one\n")
 
     async def work() -> None:
-        logs, answers = Logs(list), threading.Event()
+        logs, answers = LogFiles(list), threading.Event()
 
         def rotate() -> list[Rotated]:
             answers.wait()

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import pytest
 
-from models.config.settings import Metrics
+from models.config.settings import MetricSettings
 from models.supervision import events, metrics
-from models.supervision.events import Entry
-from models.supervision.metrics import MEMORY_MINUTES, Point
+from models.supervision.events import StatusEvent
+from models.supervision.metrics import MEMORY_MINUTES, MetricStep
 from models.supervision.process import Seconds, Status
 from models.supervision.tables import database
 from supervisor.clock import Clock
@@ -76,7 +76,7 @@ class Server:
         self.clock, self.keep = HandSetClock(first), keep
         fleet = cast("list[Process]", self.fleet)
         self.history = MetricsHistory(
-            fleet, FixedMeter(self.clock), self.clock, lambda: Metrics(keep=Seconds(self.keep * MINUTE))
+            fleet, FixedMeter(self.clock), self.clock, lambda: MetricSettings(keep=Seconds(self.keep * MINUTE))
         )
 
     async def run(
@@ -99,7 +99,7 @@ class Server:
             await self.history.watch(5, cast("Callable[[], Awaitable[None]]", round_end))
         await self.history.close(20)
 
-    async def points(self, name: str, first: int, last: int) -> list[Point]:
+    async def points(self, name: str, first: int, last: int) -> list[MetricStep]:
         return (await self.history.window(name, first * MINUTE, (last + 1) * MINUTE, MINUTE))[0]
 
 
@@ -250,10 +250,11 @@ def test_sampling_continues_if_the_store_cannot_be_read_at_the_start(caplog: pyt
 
 @pytest.mark.usefixtures("store")
 def test_starts_returns_the_start_times_of_the_events_in_the_window() -> None:
-    def entry(id: int, start: int | None, at: int, process: str = "web") -> Entry:
+    def entry(id: int, start: int | None, at: int, process: str = "web") -> StatusEvent:
         times: dict[str, Any] = {"at": at, "start": start, "end": None}
-        return Entry(id=id, process=process, pid=1, exit_code=None, new=Status.RUNNING, old=Status.STARTING, uptime=0,
-                     **times)  # fmt: skip
+        return StatusEvent(
+            id=id, process=process, pid=1, exit_code=None, new=Status.RUNNING, old=Status.STARTING, uptime=0, **times
+        )
 
     with database.atomic():
         events.append([entry(1, 100, 100), entry(2, 100, 150), entry(3, 200, 200), entry(4, 210, 210, "job")])

@@ -18,9 +18,9 @@ from browser_pages import Browser, confirm, get_page, url_of
 from conftest import Server, wait_for
 from http_checks import running_server
 
-from handlers.supervision.process_metrics import Window, plots, sparkline
+from handlers.supervision.process_metrics import TimeWindow, plots, sparkline
 from handlers.supervision.process_table import ProcessRows
-from models.config.settings import Metrics
+from models.config.settings import MetricSettings
 from models.supervision.metrics import MAX_SAMPLES, Series, peak, step_for
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
@@ -84,7 +84,7 @@ def test_the_memory_of_a_history_is_bounded() -> None:
 
 def test_a_plot_is_interrupted_where_there_was_no_sample() -> None:
     made = series([(0, 50, 9), (60, 100, 9), (600, 50, 9)])
-    shown = Window(START, START + 1440, MINUTE)
+    shown = TimeWindow(START, START + 1440, MINUTE)
     cpu, _ = plots([point.alone for point in made.points(shown.start, shown.end, MINUTE)], [], shown)
     assert cpu.line == "M15 50.0L45 0.0M315 50.0L315 50.0"
     assert cpu.area == "M15 100L15 50.0L45 0.0L45 100ZM315 100L315 50.0L315 100Z"
@@ -250,7 +250,7 @@ def test_a_process_with_several_threads_is_always_read() -> None:
 @pytest.mark.parametrize(("is_read", "expected"), [(False, [0, 57.5, 117.5]), (True, [0, 5, 10])])
 def test_without_a_reader_each_minute_has_one_sample_at_its_end(is_read: bool, expected: list[float]) -> None:
     clock = SteppedClock()
-    history = MetricsHistory([], Meter(clock), clock, lambda: Metrics())
+    history = MetricsHistory([], Meter(clock), clock, lambda: MetricSettings())
     taken = list[float]()
 
     async def sample(_: object) -> None:
@@ -288,7 +288,7 @@ def test_a_sample_uses_a_thread_only_if_a_process_is_live(leader: subprocess.Pop
     web = Process(ProcessSpec("web", ("x",)), Mock(), Mock())
     if is_live:
         web.instance, web.state.record = Mock(), Record("web", pid=leader.pid)
-    history = MetricsHistory([web], Meter(clock), clock, lambda: Metrics())
+    history = MetricsHistory([web], Meter(clock), clock, lambda: MetricSettings())
 
     async def work(executor: ThreadPoolExecutor) -> None:
         await history.sample(executor)

@@ -18,7 +18,7 @@ from conftest import IS_PROOF, Serve, wait_for
 from requirements import ROOT_USER, missing_part
 
 from supervisor.children.openings import (
-    Identity,
+    FileCredentials,
     UnsafePathError,
     acting_as,
     is_safe,
@@ -32,7 +32,7 @@ from supervisor.processes.logs.rotation import Rotation, rotate
 
 pytestmark = pytest.mark.needs(ROOT_USER)
 
-NOBODY = Identity(65534, 65534, (65534,))
+NOBODY = FileCredentials(65534, 65534, (65534,))
 PROC = Path("/proc/self")
 SECRET = b"root's secret\n" * 100
 

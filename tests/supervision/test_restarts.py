@@ -18,8 +18,8 @@ import pytest
 from attrs import evolve
 from conftest import Serve, Server, wait_for
 
-from models.config.settings import Config, Supervisor
-from models.config.settings import Server as ServerSettings
+from models.config.settings import Config, SupervisorSettings
+from models.config.settings import ServerSettings as ServerSettings
 from models.supervision.process import ProcessSpec, Restart, Seconds
 from supervisor.children.child import Child, Children, Launch
 from supervisor.processes.event_writer import EventWriter
@@ -113,7 +113,7 @@ def test_every_spawn_waits_until_the_intent_is_stored(tmp_path: Path, monkeypatc
     of_web = ("wait for web", "sleep")
 
     async def work() -> None:
-        config = Config(server=ServerSettings(data_dir=tmp_path), supervisor=Supervisor(processes={"web": web}))
+        config = Config(server=ServerSettings(data_dir=tmp_path), supervisor=SupervisorSettings(processes={"web": web}))
         async with open_services(config, lambda: config) as services:
             await services.supervision.fleet.start("web")
             process = services.supervision.fleet.get("web")

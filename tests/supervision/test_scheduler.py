@@ -15,12 +15,12 @@ import pytest
 from attrs import evolve
 from conftest import IS_PROOF
 
-from models.config.settings import Config, Supervisor
-from models.config.settings import Server as ServerSettings
+from models.config.settings import Config, SupervisorSettings
+from models.config.settings import ServerSettings as ServerSettings
 from models.errors import Invalid, NotFound
 from models.paging import Paging
-from models.supervision.process import Condition, Dependency, Kind, ProcessSpec, Restart, Seconds, Status
-from models.supervision.runs import Run
+from models.supervision.process import Condition, Dependency, ProcessKind, ProcessSpec, Restart, Seconds, Status
+from models.supervision.runs import JobRun
 from models.supervision.schedule import Missed, Overlap, Schedule
 from supervisor.clock import Clock
 from supervisor.processes import group_calls, scheduler
@@ -85,7 +85,7 @@ class Supervision:
             )
         )
 
-    async def runs(self, name: str = "job") -> list[Run]:
+    async def runs(self, name: str = "job") -> list[JobRun]:
         """The runs of a process, oldest first."""
         page = await self.services.supervision.context.runs.page(name, Paging(size=100, descending=False))
         return list(page.content)
@@ -118,7 +118,9 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., None]]:
     @contextlib.asynccontextmanager
     async def opened(clock: SetClock, specs: tuple[ProcessSpec, ...], retain: int) -> AsyncIterator[Supervision]:
         processes = {spec.name: spec for spec in specs}
-        supervisor = evolve(Supervisor(processes=processes), runs=evolve(Supervisor().runs, retain=retain))
+        supervisor = evolve(
+            SupervisorSettings(processes=processes), runs=evolve(SupervisorSettings().runs, retain=retain)
+        )
         config = Config(server=ServerSettings(data_dir=tmp_path / "data"), supervisor=supervisor)
         async with open_services(config, lambda: config, clock=clock) as services:
             supervision = Supervision(services, clock)
@@ -323,7 +325,7 @@ def test_tick_starts_dependencies_unless_an_operator_stopped_them(serve: Serve) 
         assert supervision.services.supervision.fleet.get("db").status is Status.RUNNING
 
     clock = SetClock()
-    migrate = ProcessSpec("migrate", ("true",), type=Kind.ONESHOT)
+    migrate = ProcessSpec("migrate", ("true",), type=ProcessKind.ONESHOT)
     db = ProcessSpec("db", ("sleep", "1000"), depends_on=(Dependency("migrate", Condition.COMPLETED),))
     serve(work, migrate, db, job(depends_on=(Dependency("db"),)), clock=clock)
     serve(again, migrate, db, job(depends_on=(Dependency("db"),)), clock=clock)
@@ -375,7 +377,7 @@ def test_tick_restarts_a_service_only_if_it_is_live(serve: Serve) -> None:
         await supervision.until("job", Status.RUNNING, 2)
         assert await supervision.outcomes() == [("manual", None, "stopped"), ("schedule", TICKS[1], None)]
 
-    serve(work, job(command="sleep 1000", type=Kind.SERVICE))
+    serve(work, job(command="sleep 1000", type=ProcessKind.SERVICE))
 
 
 def test_process_above_max_runtime_is_aborted_and_restarted_by_its_policy(serve: Serve) -> None:
@@ -448,7 +450,7 @@ def test_many_simultaneous_runs_yield_to_the_loop_and_share_one_timer(
     iterations, ticks, latest = 0, list[int](), 0.0
     tick = scheduler.Scheduler._tick
 
-    def recording_tick(self: scheduler.Scheduler, entry: scheduler.Entry) -> None:
+    def recording_tick(self: scheduler.Scheduler, entry: scheduler.ScheduledProcess) -> None:
         ticks.append(iterations)
         tick(self, entry)
 

@@ -95,7 +95,7 @@ def test_pruned_ids_are_not_reused(shared: Postgres) -> None:
 def test_events_read_twice_by_a_busy_loop_are_published_once(shared: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     shared.run_with_timeout(lambda: shared_events.copy(shared, "one", some_events(random.Random(9), 1, 5)), 20)
     result: list[int] = []
-    source = replication.Source(
+    source = replication.EventTable(
         shared,
         lambda after, most: events.since(after, most, shared),
         0,

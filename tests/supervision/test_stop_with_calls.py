@@ -14,7 +14,7 @@ from conftest import Answer, Serve, Server, is_alive, wait_for
 
 from models.errors import Unavailable
 from supervisor.children.child import Child
-from supervisor.children.proc import Identity
+from supervisor.children.proc import ProcessIdentity
 
 LEAVE = {"on-exit": "leave"}
 CALLS = [
@@ -71,7 +71,7 @@ def test_no_signal_is_sent_to_a_child_that_was_left_running() -> None:
 
     async def released() -> Child:
         exited = asyncio.get_running_loop().create_future()
-        return Child(Identity(os.getpid(), 0, ""), -1, None, exited, is_released=True)
+        return Child(ProcessIdentity(os.getpid(), 0, ""), -1, None, exited, is_released=True)
 
     child = asyncio.run(released())
     for send in (child.send, child.send_to_main):

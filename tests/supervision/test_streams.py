@@ -22,7 +22,7 @@ from users import bearer, create_token, open_accounts
 from handlers.http import stream_credentials
 from handlers.http.stream_credentials import StreamCredentials
 from models.errors import Unavailable
-from models.supervision.events import Entry
+from models.supervision.events import StatusEvent
 from models.supervision.process import Status
 from models.tracker.tables import reports
 
@@ -38,9 +38,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def old_events(count: int) -> list[Entry]:
+def old_events(count: int) -> list[StatusEvent]:
     return [
-        Entry(
+        StatusEvent(
             id=id,
             at=1_800_000_000_000_000 + id,
             process="old",

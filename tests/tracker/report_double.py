@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from forge_double import FACTS, TOKEN
 
-from models.config.settings import Forge
+from models.config.settings import ForgeSettings
 
 PREFIXES = {"github": "/api/v3", "gitlab": "/lab/api/v4", "forgejo": "/api/v1"}
 OWN_ID = 77
@@ -92,10 +92,10 @@ def forges(web: WebServer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def forge_settings(web: WebServer) -> dict[str, Forge]:
+def forge_settings(web: WebServer) -> dict[str, ForgeSettings]:
     """As `forges`, read."""
     return {
-        name: Forge(section["type"], section["url"], section.get("api-url"), section["token"])
+        name: ForgeSettings(section["type"], section["url"], section.get("api-url"), section["token"])
         for name, section in forges(web).items()
     }
 

@@ -17,7 +17,7 @@ import records
 from conftest import Serve, Server, wait_for
 from uploads import FORM, INGEST, body, junit, part, query_store
 
-from models.config.settings import Attachments as Settings
+from models.config.settings import AttachmentSettings as Settings
 from models.tracker.files import attachment_paths
 from models.tracker.files.attachment_files import INLINE, OTHER, TEXT, AttachmentFolder, type_of
 from models.tracker.reports.base import Case, Limits

@@ -7,7 +7,7 @@ from browser_pages import PageText, get_page
 from conftest import Server
 from uploads import jacoco, junit, upload
 
-from models.tracker.coverage.coverage_tree import Entry, level, treemap
+from models.tracker.coverage.coverage_tree import TreeEntry, level, treemap
 
 FILES = {"src/main/a/x.py": (8, 2), "src/main/a/y.py": (0, 10), "src/main/b.py": (5, 0), "top.py": (1, 1)}
 
@@ -41,7 +41,7 @@ def test_the_change_is_against_the_same_folder_of_the_baseline() -> None:
 
 @pytest.mark.parametrize("counts", [[1], [0, 3], [5, 1, 1, 1], list(range(1, 60))])
 def test_treemap_areas_are_proportional_to_the_lines(counts: list[int]) -> None:
-    entries = [Entry(str(place), str(place), False, lines, 0, 1, None) for place, lines in enumerate(counts)]
+    entries = [TreeEntry(str(place), str(place), False, lines, 0, 1, None) for place, lines in enumerate(counts)]
     tiles = treemap(entries, 900, 160)
     assert len(tiles) == sum(lines > 0 for lines in counts)
     for tile in tiles:
@@ -64,6 +64,6 @@ def test_the_page_of_a_run_shows_coverage_by_folder(serve: object) -> None:
 
 
 def test_the_tiles_of_a_treemap_are_nearly_square() -> None:
-    tiles = treemap([Entry(str(n), str(n), False, n, 0, 1, None) for n in range(1, 21)], 1200, 280)
+    tiles = treemap([TreeEntry(str(n), str(n), False, n, 0, 1, None) for n in range(1, 21)], 1200, 280)
     assert max(max(tile.width / tile.height, tile.height / tile.width) for tile in tiles) < 4
     assert treemap([], 1200, 280) == []

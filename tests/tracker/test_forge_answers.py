@@ -19,9 +19,9 @@ from forge_double import TOKEN
 from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, run_in_thread, written
 from report_double import JSON, REPOSITORIES, ReportDouble, forge_settings
 
-from models.config.settings import Config, ForgeReports, Outbound, Server, Tracker
+from models.config.settings import Config, ForgeReportSettings, OutboundSettings, ServerSettings, TrackerSettings
 from models.outbound import outbox
-from models.outbound.outbox import Outcome
+from models.outbound.outbox import DeliveryOutcome
 from models.supervision.process import Seconds
 from models.tracker.forge_reports import commit_reports, waits
 from models.tracker.forge_reports.commit_reports import CommitReport
@@ -37,7 +37,7 @@ pytest_plugins = ["forge_fixtures"]
 pytestmark = pytest.mark.usefixtures("stores")
 
 SHA = "a" * 40
-TIMES = ForgeReports()
+TIMES = ForgeReportSettings()
 
 
 class Sender:
@@ -45,8 +45,8 @@ class Sender:
 
     def __init__(self, web: WebServer, tmp_path: Path, kind: str = "github", timeout: float = 30, **facts: Any) -> None:
         self.double = ReportDouble(web)
-        server = Server(data_dir=tmp_path, outbound=Outbound(timeout=Seconds(timeout)))
-        self.config = Config(server=server, tracker=Tracker(forges=forge_settings(web)))
+        server = ServerSettings(data_dir=tmp_path, outbound=OutboundSettings(timeout=Seconds(timeout)))
+        self.config = Config(server=server, tracker=TrackerSettings(forges=forge_settings(web)))
         repo = REPOSITORIES[kind].format(port=web.port)
         self.project = records.create_project("shop", forge_repo=repo, forge_repo_by_admin=1)
         self.run = records.create_run(self.project, {"a": records.PASSED}, commit_sha=SHA, trusted=True, **facts)
@@ -56,7 +56,7 @@ class Sender:
     def report(self) -> CommitReport | str:
         return find_report(self.config, self.project.id, SHA, NOW)
 
-    def send(self, *answers: Reply) -> Outcome:
+    def send(self, *answers: Reply) -> DeliveryOutcome:
         """Stores the message of the commit as the outbox does, and sends it."""
         self.double.answers = list(answers)
         found = self.report()
@@ -301,7 +301,7 @@ def test_a_commit_whose_verdict_has_changed_without_an_upload_is_reported_anew(
 
 def test_a_verdict_that_sends_nothing_is_known_too(web: WebServer, tmp_path: Path) -> None:
     sender, clock = Sender(web, tmp_path), FixedClock()
-    tracker = evolve(sender.config.tracker, forge_reports=ForgeReports(untrusted="comment"))
+    tracker = evolve(sender.config.tracker, forge_reports=ForgeReportSettings(untrusted="comment"))
     sender.config = evolve(sender.config, tracker=tracker)
 
     def follow() -> list[Wait]:

@@ -21,9 +21,17 @@ from report_double import JSON, REPOSITORIES, App, EveryPage, ReportDouble, forg
 from tracker_rows import Report
 from uploads import jacoco, junit, post
 
-from models.config.settings import Config, Forge, ForgeApp, ForgeReports, Outbound, Server, Tracker
+from models.config.settings import (
+    Config,
+    ForgeApp,
+    ForgeReportSettings,
+    ForgeSettings,
+    OutboundSettings,
+    ServerSettings,
+    TrackerSettings,
+)
 from models.outbound import outbox
-from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, Outcome
+from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, DeliveryOutcome
 from models.supervision.process import Seconds
 from models.tracker.coverage.line_sets import pack
 from models.tracker.files.sources import CoveredFile
@@ -57,15 +65,19 @@ class Checked:
         self.double.app, self.double.tokens = app, set()
         app.given.clear()
         self.url = f"http://localhost:{web.port}"
-        self.forge = Forge("github", self.url, f"{web.url}/api/v3", app=ForgeApp(app.id, app.pem()))
-        reports_of = ForgeReports(**{"publish": "check", "comment": "off", **settings})
-        server = Server(data_dir=tmp_path, public_url=PUBLIC_URL, outbound=Outbound(timeout=Seconds(30)))
-        self.config = Config(server=server, tracker=Tracker(forges={"hub": self.forge}, forge_reports=reports_of))
+        self.forge = ForgeSettings("github", self.url, f"{web.url}/api/v3", app=ForgeApp(app.id, app.pem()))
+        reports_of = ForgeReportSettings(**{"publish": "check", "comment": "off", **settings})
+        server = ServerSettings(
+            data_dir=tmp_path, public_url=PUBLIC_URL, outbound=OutboundSettings(timeout=Seconds(30))
+        )
+        self.config = Config(
+            server=server, tracker=TrackerSettings(forges={"hub": self.forge}, forge_reports=reports_of)
+        )
         repo = REPOSITORIES["github"].format(port=web.port)
         self.project = records.create_project("shop", forge_repo=repo, forge_repo_by_admin=1)
         self.start()
 
-    def start(self, forge: Forge | None = None) -> None:
+    def start(self, forge: ForgeSettings | None = None) -> None:
         """What sends, without the tokens of the one before."""
         if forge is not None:
             self.config = evolve(self.config, tracker=evolve(self.config.tracker, forges={"hub": forge}))
@@ -103,7 +115,7 @@ class Checked:
     def kinds(self) -> list[str]:
         return [one.kind for one in commit_reports.messages(self.report())]
 
-    def send(self, *answers: Reply | None, kind: str = FORGE_CHECK) -> Outcome:
+    def send(self, *answers: Reply | None, kind: str = FORGE_CHECK) -> DeliveryOutcome:
         """Stores the message of the commit as the outbox does, and sends it."""
         found = [one for one in commit_reports.messages(self.report()) if one.kind == kind]
         ids = written(lambda: outbox.add(found, NOW, LIMITS))
@@ -408,8 +420,10 @@ def test_source_lines_are_read_with_the_token_of_the_app(web: WebServer, app: Ap
         return (200, {"Content-Type": "text/plain"}, b"code") if token in tokens else (401, JSON, b"{}")
 
     web.pages = EveryPage(reply)
-    forge = Forge("github", f"http://localhost:{web.port}", f"{web.url}/api/v3", app=ForgeApp(app.id, app.pem()))
-    config = Config(server=Server(data_dir=tmp_path), tracker=Tracker(forges={"hub": forge}))
+    forge = ForgeSettings(
+        "github", f"http://localhost:{web.port}", f"{web.url}/api/v3", app=ForgeApp(app.id, app.pem())
+    )
+    config = Config(server=ServerSettings(data_dir=tmp_path), tracker=TrackerSettings(forges={"hub": forge}))
     file = CoveredFile("a", "a.py", (), (), (), [], None, None)
 
     def request(repository: str, name: str) -> FileRequest:

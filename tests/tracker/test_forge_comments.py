@@ -15,10 +15,10 @@ from outbound_stores import LIMITS, NOW, SECOND, FixedClock, in_store, run_in_th
 from records import FAILED, PASSED
 from report_double import JSON, REPOSITORIES, ReportDouble, forge_settings
 
-from models.config.settings import Config, ForgeReports, Outbound, Server, Tracker
+from models.config.settings import Config, ForgeReportSettings, OutboundSettings, ServerSettings, TrackerSettings
 from models.errors import Invalid, Problem, Unavailable, Unprocessable
 from models.outbound import outbox
-from models.outbound.outbox import FORGE_COMMENT, Outcome
+from models.outbound.outbox import FORGE_COMMENT, DeliveryOutcome
 from models.supervision.process import Seconds
 from models.tracker.forge_reports import comment_facts, comment_text, commit_reports, waits
 from models.tracker.forge_reports.comment_facts import CommitFacts
@@ -49,8 +49,10 @@ class Pull:
     def __init__(self, web: WebServer, tmp_path: Path, kind: str = "github", **settings: Any) -> None:
         self.kind = kind
         self.double = ReportDouble(web)
-        server = Server(data_dir=tmp_path, public_url=PUBLIC_URL, outbound=Outbound(timeout=Seconds(30)))
-        tracker = Tracker(forges=forge_settings(web), forge_reports=ForgeReports(**settings))
+        server = ServerSettings(
+            data_dir=tmp_path, public_url=PUBLIC_URL, outbound=OutboundSettings(timeout=Seconds(30))
+        )
+        tracker = TrackerSettings(forges=forge_settings(web), forge_reports=ForgeReportSettings(**settings))
         self.config = Config(server=server, tracker=tracker)
         repo = REPOSITORIES[kind].format(port=web.port)
         self.project = records.create_project("shop", forge_repo=repo, forge_repo_by_admin=1)
@@ -69,7 +71,7 @@ class Pull:
         assert isinstance(found, CommitReport), found
         return found
 
-    def send(self, commit: str, *answers: Reply | None) -> Outcome:
+    def send(self, commit: str, *answers: Reply | None) -> DeliveryOutcome:
         """Stores the messages of the commit as the outbox does, and sends that of the comment."""
         found = [one for one in commit_reports.messages(self.report(commit)) if one.kind == FORGE_COMMENT]
         ids = written(lambda: outbox.add(found, NOW, LIMITS))
@@ -80,7 +82,7 @@ class Pull:
         return outcome
 
     def facts(self, commit: str) -> CommitFacts:
-        gate, settings, known = self.config.tracker.quality_gate, ForgeReports(), self.config.tracker.forges
+        gate, settings, known = self.config.tracker.quality_gate, ForgeReportSettings(), self.config.tracker.forges
         link = project_forge.link(Project.get_by_id(self.project.id), known)
         found = comment_facts.find(self.project, 7, commit, link, gate, settings, known, 0)
         assert isinstance(found, CommitFacts), found
@@ -262,7 +264,7 @@ def test_a_run_that_is_not_trusted_has_a_marked_comment_if_that_is_set(web: WebS
     assert ("**Unverified:**" in pull.text, "ci.example" in pull.text) == (True, False)
     Run.update(repo_url="https://evil.example/shop/cart").execute()
     assert isinstance(find_report(pull.config, pull.project.id, sha("1"), NOW), str)
-    silent = evolve(pull.config.tracker, forge_reports=ForgeReports(comment="off", untrusted="comment"))
+    silent = evolve(pull.config.tracker, forge_reports=ForgeReportSettings(comment="off", untrusted="comment"))
     Run.update(repo_url=None).execute()
     assert isinstance(find_report(evolve(pull.config, tracker=silent), pull.project.id, sha("1"), NOW), str)
 

@@ -28,8 +28,8 @@ from forge_double import CODE, FACTS, OWN, PATH, RAW, SHA, TOKEN, Double, differ
 from postgresql import Postgresql, ask
 from uploads import FORM, INGEST, body, jacoco, junit, part
 
-from models.config.settings import Config, Forge, Outbound, Source, Tracker
-from models.config.settings import Server as ServerSettings
+from models.config.settings import Config, ForgeSettings, OutboundSettings, SourceSettings, TrackerSettings
+from models.config.settings import ServerSettings as ServerSettings
 from models.errors import Conflict, Invalid
 from models.supervision.process import Size
 from models.tracker.files.sources import CoveredFile
@@ -341,9 +341,9 @@ def test_an_admin_confirms_a_repository_on_the_page_only_by_its_box(server: Serv
 
 
 FORGES = {
-    "hub": Forge("github", "https://github.com", token="t"),
-    "own": Forge("github", "https://github.example:8443", repositories=("corp/*",)),
-    "lab": Forge("gitlab", "https://lab.example/git"),
+    "hub": ForgeSettings("github", "https://github.com", token="t"),
+    "own": ForgeSettings("github", "https://github.example:8443", repositories=("corp/*",)),
+    "lab": ForgeSettings("gitlab", "https://lab.example/git"),
 }
 
 
@@ -380,8 +380,8 @@ def test_api_url_is_derived_from_the_forge_url() -> None:
     assert [forges.api_url(forge) for forge in FORGES.values()] == [
         "https://api.github.com", "https://github.example:8443/api/v3", "https://lab.example/git/api/v4",
     ]  # fmt: skip
-    assert forges.api_url(Forge("forgejo", "https://tea.example")) == "https://tea.example/api/v1"
-    assert forges.api_url(Forge("forgejo", "https://a.example", "https://b.example/x")) == "https://b.example/x"
+    assert forges.api_url(ForgeSettings("forgejo", "https://tea.example")) == "https://tea.example/api/v1"
+    assert forges.api_url(ForgeSettings("forgejo", "https://a.example", "https://b.example/x")) == "https://b.example/x"
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_api_url_is_derived_from_the_forge_url() -> None:
     ],
 )
 def test_requests_have_a_commit_that_the_forge_accepts(kind: str, commit: str, reason: str | None) -> None:
-    known = {"it": Forge(kind, "https://it.example", token="t")}  # type: ignore[arg-type]  # one of the three
+    known = {"it": ForgeSettings(kind, "https://it.example", token="t")}  # type: ignore[arg-type]  # one of the three
     project = Project(id=1, forge_repo="https://it.example/shop/cart", forge_repo_by_admin=1)
     file = CoveredFile(PATH, PATH, (), (), (), [], None, None)
     made = forges.request(Run(commit_sha=commit), project, file, known)
@@ -432,8 +432,8 @@ def fake_lookup(**addresses: str) -> Lookup:
 
 
 def config(*allowed: str, **settings: Any) -> Config:
-    server = ServerSettings(outbound=Outbound(allowed_hosts=allowed, **settings))
-    return Config(server=server, tracker=Tracker(forges=FORGES))
+    server = ServerSettings(outbound=OutboundSettings(allowed_hosts=allowed, **settings))
+    return Config(server=server, tracker=TrackerSettings(forges=FORGES))
 
 
 @pytest.mark.parametrize(
@@ -469,9 +469,9 @@ def test_the_hosts_of_forges_and_allowed_hosts_are_reached() -> None:
 
 
 def test_concurrent_equal_requests_are_coalesced_and_the_cache_is_bounded(double: Double, tmp_path: Path) -> None:
-    forge = Forge("forgejo", double.web.url, token=TOKEN)
+    forge = ForgeSettings("forgejo", double.web.url, token=TOKEN)
     settings = config()
-    tracker = evolve(settings.tracker, forges={"tea": forge}, source=Source("forge", cache=Size(1500)))
+    tracker = evolve(settings.tracker, forges={"tea": forge}, source=SourceSettings("forge", cache=Size(1500)))
     settings = evolve(settings, server=evolve(settings.server, data_dir=tmp_path), tracker=tracker)
     file = CoveredFile("a", PATH, (), (), (), [], None, None)
     url = f"{double.web.url}/api/v1/repos/shop/cart/raw/{quote(PATH)}?ref={SHA}"
@@ -496,9 +496,9 @@ def test_concurrent_equal_requests_are_coalesced_and_the_cache_is_bounded(double
 def test_request_to_an_unresponsive_forge_times_out(web: WebServer, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        forge = Forge("forgejo", url, token=TOKEN)
-        server = ServerSettings(data_dir=tmp_path, outbound=Outbound(timeout=0.2))  # type: ignore[arg-type]
-        sources = ForgeSources(Config(server=server, tracker=Tracker(forges={"tea": forge})))
+        forge = ForgeSettings("forgejo", url, token=TOKEN)
+        server = ServerSettings(data_dir=tmp_path, outbound=OutboundSettings(timeout=0.2))  # type: ignore[arg-type]
+        sources = ForgeSources(Config(server=server, tracker=TrackerSettings(forges={"tea": forge})))
         file = CoveredFile("a", PATH, (), (), (), [], None, None)
         request = FileRequest(1, False, "tea", forge, f"{url}/x", PATH, SHA, "shop/cart")
         found = asyncio.run(sources.with_text(file, request))

@@ -27,7 +27,7 @@ from uploads import (
     upload,
 )
 
-from models.config.settings import Config, WorkerProcesses
+from models.config.settings import Config, WorkerSettings
 from models.errors import TimedOut, Unavailable, Unprocessable
 from models.tracker.reports.upload_folder import Received
 from models.tracker.runs.store import Upload
@@ -233,7 +233,7 @@ async def read_large(folder: Path, then: Callable[[ingest.Ingest], Awaitable[Non
     """Uploads a report that takes seconds; calls `then` once it is being read. Raises what the upload raises."""
     clock, children = Clock(), Children()
     attachments = Attachments(folder / "attachments", Config().tracker.attachments, clock, asyncio.to_thread)
-    pool = WorkerPool(WorkerProcesses(), children, "test", os.environ, 10)
+    pool = WorkerPool(WorkerSettings(), children, "test", os.environ, 10)
     made = ingest.Ingest(folder / "incoming", Config(), clock, lambda _: None, attachments, pool, DiskSpace(folder, 0))
     try:
         made.sweep()

@@ -14,7 +14,7 @@ import pytest
 from conftest import IS_PROOF
 from records import open_store
 
-from models.config.settings import Tracker
+from models.config.settings import TrackerSettings
 from models.errors import Unavailable
 from models.tracker.insights import counting, listing
 from models.tracker.insights.listing import SORTS, Insight, InsightFilter
@@ -23,7 +23,7 @@ from models.tracker.reports.base import Case, CaseStatus, Suite, TestReport, Tot
 from models.tracker.reports.staging import StagedRows
 from models.tracker.runs import retention
 from models.tracker.runs import store as runs
-from models.tracker.runs.store import Stored, Upload
+from models.tracker.runs.store import StoredRun, Upload
 from models.tracker.tables import Project, Run, reports
 from supervisor import scheduling
 from supervisor.tracker.insights import Insights
@@ -45,14 +45,14 @@ class Worker:
         self.folder = folder
         self.count = 0
 
-    def post(self, results: Sequence[Result], suite: str = "linux", now: int | None = None, **fields: Any) -> Stored:
+    def post(self, results: Sequence[Result], suite: str = "linux", now: int | None = None, **fields: Any) -> StoredRun:
         self.count += 1
         path = self.folder / f"spool{self.count}"
         with StagedRows(path) as spool:
             _stage(spool, results, suite, fields.pop("content", str(self.count)))
         upload = Upload(**{"project": "p", "branch": BASE, "commit": None, "flag": "unit", **fields})
         at = self.count * SECOND if now is None else now
-        return reports.run_with_timeout(lambda: runs.store(path, upload, None, Tracker(), 100, at), 30.0)
+        return reports.run_with_timeout(lambda: runs.store(path, upload, None, TrackerSettings(), 100, at), 30.0)
 
 
 def _stage(spool: StagedRows, results: Sequence[Result], suite: str, content: str) -> None:

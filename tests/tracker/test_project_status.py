@@ -14,7 +14,7 @@ from tracker_rows import Mark, Suite
 from models.accounts import permissions
 from models.config.settings import QualityGate
 from models.tracker.gate import project_status, quality_gate
-from models.tracker.gate.project_status import Health
+from models.tracker.gate.project_status import ProjectHealth
 from models.tracker.tables import Project, Run, Test
 
 GATE = QualityGate()
@@ -34,20 +34,20 @@ def status_of(project: Project, settings: QualityGate = GATE) -> project_status.
 
 def test_project_without_uploads_has_the_status_no_runs() -> None:
     found = status_of(records.create_project("empty"))
-    assert (found.health, found.run, found.verdict) == (Health.NO_RUNS, None, None)
+    assert (found.health, found.run, found.verdict) == (ProjectHealth.NO_RUNS, None, None)
 
 
 @pytest.mark.parametrize(
     ("coverage", "flaky", "health"),
     [
-        (None, 0, Health.HEALTHY),
-        ((80, 20), 0, Health.HEALTHY),
-        ((799, 201), 0, Health.AT_RISK),
-        (None, 1, Health.AT_RISK),
+        (None, 0, ProjectHealth.HEALTHY),
+        ((80, 20), 0, ProjectHealth.HEALTHY),
+        ((799, 201), 0, ProjectHealth.AT_RISK),
+        (None, 1, ProjectHealth.AT_RISK),
     ],
 )
 def test_project_with_a_passed_run_is_healthy_or_at_risk(
-    coverage: tuple[int, int] | None, flaky: int, health: Health
+    coverage: tuple[int, int] | None, flaky: int, health: ProjectHealth
 ) -> None:
     project = records.create_project("p")
     records.create_run(project, {"c.A a": PASSED}, coverage, flaky=flaky)
@@ -67,7 +67,7 @@ def test_status_is_of_the_base_branch_and_not_of_other_branches() -> None:
     found = status_of(project)
     assert found.run is not None
     assert found.newest is not None
-    assert (found.health, found.run.id, found.newest.id) == (Health.HEALTHY, base.id, other.id)
+    assert (found.health, found.run.id, found.newest.id) == (ProjectHealth.HEALTHY, base.id, other.id)
 
 
 def test_without_a_run_on_the_base_branch_the_newest_counts() -> None:
@@ -76,14 +76,14 @@ def test_without_a_run_on_the_base_branch_the_newest_counts() -> None:
     run = records.create_run(project, {"c.A a": FAILED}, branch=None)
     found = status_of(project)
     assert found.run is not None
-    assert (found.health, found.run.id) == (Health.FAILING, run.id)
+    assert (found.health, found.run.id) == (ProjectHealth.FAILING, run.id)
 
 
 def test_a_projects_own_base_branch_counts() -> None:
     project = records.create_project("p", base_branch="trunk")
     records.create_run(project, {"c.A a": FAILED}, branch="trunk")
     records.create_run(project, {"c.A a": PASSED})
-    assert status_of(project).health is Health.FAILING
+    assert status_of(project).health is ProjectHealth.FAILING
 
 
 def test_the_worst_of_the_flags_counts_and_is_named() -> None:
@@ -91,7 +91,7 @@ def test_the_worst_of_the_flags_counts_and_is_named() -> None:
     records.create_run(project, {"c.A a": FAILED}, flag="unit")
     records.create_run(project, {"c.A b": PASSED}, flag="ui")
     found = status_of(project)
-    assert found.health is Health.FAILING
+    assert found.health is ProjectHealth.FAILING
     assert found.reason.endswith("(unit)")
 
 
@@ -99,14 +99,14 @@ def test_flag_without_runs_for_a_month_does_not_count() -> None:
     project = records.create_project("p")
     records.create_run(project, {"c.A a": FAILED}, flag="old", created_at=NOW)
     records.create_run(project, {"c.A b": PASSED}, flag="new", created_at=NOW + MONTH)
-    assert status_of(project).health is Health.HEALTHY
+    assert status_of(project).health is ProjectHealth.HEALTHY
 
 
 def test_of_two_runs_with_equal_times_the_higher_id_counts() -> None:
     project = records.create_project("p")
     records.create_run(project, {"c.A a": FAILED}, created_at=NOW)
     records.create_run(project, {"c.A a": PASSED}, created_at=NOW)
-    assert status_of(project).health is Health.HEALTHY
+    assert status_of(project).health is ProjectHealth.HEALTHY
 
 
 def test_failing_status_has_the_time_of_the_first_failing_run() -> None:
@@ -142,7 +142,7 @@ def test_project_with_only_known_failures_is_failing() -> None:
     for _ in range(2):
         records.create_run(project, {"c.A a": FAILED})
     found = status_of(project)
-    assert found.health is Health.FAILING
+    assert found.health is ProjectHealth.FAILING
     assert found.verdict is not None
     assert found.verdict.passed
 

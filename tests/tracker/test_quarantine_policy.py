@@ -15,7 +15,7 @@ from conftest import Serve, wait_for
 from records import FAILED, NOW, PASSED, SECOND
 from uploads import junit, upload
 
-from models.config.settings import Quarantine, Tracker
+from models.config.settings import Quarantine, TrackerSettings
 from models.errors import TimedOut
 from models.supervision.process import Seconds
 from models.tracker.failures import flaky, quarantine, quarantine_policy
@@ -191,7 +191,7 @@ def test_a_project_whose_tests_could_not_be_quarantined_is_judged_again(
     unused: Any = None
     monkeypatch.setattr(quarantine_policy, "apply", apply)
     monkeypatch.setattr(retention, "_PAUSE_FACTOR", 0)
-    one = Retention(Tracker(quarantine=POLICY), Clock(), in_store, unused)
+    one = Retention(TrackerSettings(quarantine=POLICY), Clock(), in_store, unused)
     for _ in range(3):
         asyncio.run(one._quarantine_flaky())
     assert judged == [store.id] * 2

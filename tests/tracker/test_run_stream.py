@@ -31,7 +31,7 @@ from run_streams import (
 )
 from stream_pairs import stream_pair
 
-from handlers.tracker.stream import Runs
+from handlers.tracker.stream import RunFeed
 from models.accounts import accounts, permissions
 from models.tracker.runs.run_events import record
 from models.tracker.tables import Project, Run, reports
@@ -407,7 +407,7 @@ def test_runs_published_out_of_order_are_sent_in_the_order_of_their_commits(tmp_
             return query()
 
         tracker = SimpleNamespace(last_update=0, read_fast=read_fast)
-        runs = Runs(cast("service.Tracker", tracker), Clock())
+        runs = RunFeed(cast("service.Tracker", tracker), Clock())
         stream, client = stream_pair()
         runs.add(stream, None, 0)
         with reports.atomic():

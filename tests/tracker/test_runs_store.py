@@ -13,7 +13,7 @@ from tracker_rows import Membership
 
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential
-from models.config.settings import QualityGate, Runs, Tracker, TrackerSecurity
+from models.config.settings import QualityGate, RunSettings, TrackerSecurity, TrackerSettings
 from models.errors import Denied, Unauthenticated
 from models.tracker.coverage import line_sets
 from models.tracker.reports.base import (
@@ -29,7 +29,7 @@ from models.tracker.reports.base import (
 from models.tracker.reports.staging import StagedRows
 from models.tracker.runs import attempts, run_events
 from models.tracker.runs import store as runs
-from models.tracker.runs.store import Stored, Upload
+from models.tracker.runs.store import StoredRun, Upload
 from models.tracker.tables import Project, Run, reports
 
 PASSED, FAILED, ERROR, SKIPPED = CaseStatus
@@ -47,9 +47,9 @@ class Worker:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.count = 0
-        self.settings = Tracker()
+        self.settings = TrackerSettings()
 
-    def post(self, *files: Any, by: Credential | None = None, now: int | None = None, **fields: Any) -> Stored:
+    def post(self, *files: Any, by: Credential | None = None, now: int | None = None, **fields: Any) -> StoredRun:
         self.count += 1
         path = self.folder / f"spool{self.count}"
         with StagedRows(path) as spool:
@@ -274,7 +274,7 @@ def test_run_key_applies_within_its_project(worker: Worker) -> None:
 
 
 def test_the_same_upload_again_changes_nothing(worker: Worker) -> None:
-    def again() -> Stored:
+    def again() -> StoredRun:
         return worker.post(
             junit("a", ("one", FAILED)), coverage("c", {"A": {1: True, 2: False}}), run_key="k", branch="main"
         )
@@ -465,7 +465,7 @@ def test_a_project_created_anonymously_has_no_owner(worker: Worker) -> None:
     ],
 )
 def test_the_visibility_of_a_new_project(worker: Worker, security: TrackerSecurity, visibility: str) -> None:
-    worker.settings = Tracker(security=security)
+    worker.settings = TrackerSettings(security=security)
     assert worker.post(junit("a"), by=create_credential("someone")).project.visibility == visibility
 
 
@@ -525,7 +525,7 @@ def test_failure_of_the_last_write_leaves_no_rows(worker: Worker, monkeypatch: p
 
 
 def test_the_gate_judges_the_run_as_it_is_after_the_upload(worker: Worker) -> None:
-    worker.settings = Tracker(quality_gate=QualityGate(min_line_coverage=60.0))
+    worker.settings = TrackerSettings(quality_gate=QualityGate(min_line_coverage=60.0))
     assert worker.post(junit("a"), coverage("c", {"A": {1: True, 2: False}}), run_key="k").verdict.status == "FAILED"
     stored = worker.post(junit("b"), coverage("d", {"A": {2: True}}), run_key="k")
     assert stored.verdict.status == "PASSED"
@@ -533,7 +533,7 @@ def test_the_gate_judges_the_run_as_it_is_after_the_upload(worker: Worker) -> No
 
 
 def test_time_of_a_pending_run_begins_anew_where_the_clock_was_set_back(worker: Worker) -> None:
-    now, year, settings = 1_795_514_400_000_000, 365 * 86_400_000_000, Runs()
+    now, year, settings = 1_795_514_400_000_000, 365 * 86_400_000_000, RunSettings()
     settle, incomplete = (round(span * 1_000_000) for span in (settings.settle, settings.incomplete_after))
     worker.post(junit("a", ("one", PASSED)), run_key="settles", now=now + year)
     worker.post(junit("b", ("one", PASSED)), run_key="waits", expected_uploads=2, now=now + year)

@@ -21,7 +21,7 @@ from conftest import Server
 from uploads import FORM, INGEST, body, jacoco, junit, part, query_store
 
 from handlers.tracker.pages import coverage_strip
-from models.config.settings import Forge, Source
+from models.config.settings import ForgeSettings, SourceSettings
 from models.tracker.files import source_archive, sources
 from models.tracker.files.source_archive import BadArchive, text_files
 from models.tracker.files.sources import CoveredFile
@@ -179,7 +179,7 @@ def test_pages_of_each_forge(repo: str, provider: str | None, address: str, path
 
 
 def test_a_confirmed_repository_has_the_pages_of_its_forge() -> None:
-    forges = {"own": Forge(type="gitlab", url="http://code.acme.example:8080/lab")}
+    forges = {"own": ForgeSettings(type="gitlab", url="http://code.acme.example:8080/lab")}
     project = Project(forge_repo="git@code.acme.example:lab/group/app.git", repo_url="https://github.com/a/b")
     pages = project_forge.pages(project, "https://github.com/fork/b", forges, "github")
     assert pages is not None
@@ -192,7 +192,7 @@ def test_a_confirmed_repository_has_the_pages_of_its_forge() -> None:
 
 def test_the_token_of_a_project_goes_to_no_other_port_of_its_host() -> None:
     forges = {
-        name: Forge(type="forgejo", url=f"https://git.example:{port}", repositories=(f"{name}/*",))
+        name: ForgeSettings(type="forgejo", url=f"https://git.example:{port}", repositories=(f"{name}/*",))
         for name, port in (("one", 3000), ("two", 4000))
     }
     project = Project(forge_repo="https://git.example:3000/one/app", forge_token_at=1)
@@ -372,7 +372,7 @@ def test_many_staged_files_take_little_memory_to_store(mode: Literal["off", "upl
         with reports.spooled(tmp_path / "staged"):
             tracemalloc.start()
             try:
-                sources.add(run, run.project, Source(mode=mode))
+                sources.add(run, run.project, SourceSettings(mode=mode))
                 peak = tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()

@@ -12,7 +12,7 @@ from http_checks import running_server
 from uploads import BOUNDARY, FORM, body, incoming_files, junit, part, post, send
 
 from handlers.tracker.ingest import Arrival
-from models.config.settings import Attachments, ReportLimits
+from models.config.settings import AttachmentSettings, ReportLimits
 
 PROJECT = part("project", "odd")
 JUNIT = part("junit", junit(passed=1), "a.xml")
@@ -109,7 +109,7 @@ def test_curl_sends_several_files_in_one_part(server: Server, tmp_path: Path) ->
 
 def test_the_bytes_of_unknown_parts_are_not_written(tmp_path: Path) -> None:
     folder = tmp_path / "upload"
-    arrival = Arrival(FORM, folder, ReportLimits(), Attachments())
+    arrival = Arrival(FORM, folder, ReportLimits(), AttachmentSettings())
     arrival.take(JUNIT + part("note", "x" * 5000, "b") + part("more", "y"), is_end=False)
     assert len(list(folder.iterdir())) == 1
     arrival.discard()

@@ -6,11 +6,11 @@ from typing import Any
 
 import peewee
 
-from models.accounts.tables import Account
+from models.accounts.tables import AccountRow
 from models.storage.columns import Row, fields
 from models.tracker.tables import STEPS, Project, Run, Test, reports
 
-_models: dict[str, type[peewee.Model]] = {"account": Account, "project": Project, "run": Run, "test": Test}
+_models: dict[str, type[peewee.Model]] = {"account": AccountRow, "project": Project, "run": Run, "test": Test}
 
 
 class Table(Row):  # type: ignore[misc]  # Any

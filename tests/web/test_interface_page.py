@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
-def test_every_operation_has_its_details(operation: pages.Operation) -> None:
+def test_every_operation_has_its_details(operation: pages.OperationEntry) -> None:
     shown = pages.details(DOCUMENT, operation.id, "http://127.0.0.1:8080/")
     assert shown is not None
     assert shown.operation == operation

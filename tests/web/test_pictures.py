@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from handlers.web import svg as pictures
-from handlers.web.svg import Bar, Point
+from handlers.web.svg import Bar, LinePoint
 
 NAMESPACE = {"s": "http://www.w3.org/2000/svg"}
 
@@ -18,7 +18,7 @@ def drawn(*bars: Bar, title: str = "a title", description: str = "a description"
     return ElementTree.fromstring(svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))  # noqa: S314 (ours)
 
 
-def svg_of(points: list[Point], axis: tuple[float, float]) -> str:
+def svg_of(points: list[LinePoint], axis: tuple[float, float]) -> str:
     rendered = pictures.line("name", points, axis, "a title", "a description")
     return rendered.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
 
@@ -58,7 +58,7 @@ def test_a_picture_without_values_is_valid(bars: tuple[Bar, ...]) -> None:
 
 
 def test_the_line_spans_its_axis_and_stops_where_there_is_no_value() -> None:
-    points = [Point(value, "a run") for value in (80.0, 90.0, None, 85.0)]
+    points = [LinePoint(value, "a run") for value in (80.0, 90.0, None, 85.0)]
     found = line(ElementTree.fromstring(svg_of(points, (80.0, 90.0))))  # noqa: S314 (rendered here)
     assert re.findall(r"([ML])([\d.]+) ([\d.]+)", found) == [
         ("M", "5", "100.00"), ("L", "15", "0.00"), ("M", "35", "50.00"),

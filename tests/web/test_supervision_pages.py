@@ -15,8 +15,8 @@ from http_checks import running_server
 from handlers.supervision.pages import _settings, ranges_beyond
 from handlers.supervision.process_table import process_url
 from models.paging import Page, Paging
-from models.supervision.events import Entry
-from models.supervision.process import Kind, ProcessSpec, Status
+from models.supervision.events import StatusEvent
+from models.supervision.process import ProcessKind, ProcessSpec, Status
 
 COUNTING = python_command(
     "import itertools, time\nfor i in itertools.count(): print('line', i, flush=True); time.sleep(0.05)"
@@ -367,15 +367,15 @@ def test_pages_and_actions_work_without_script(server: Server, chromium: Browser
 
 
 def test_each_setting_of_a_process_is_shown_once() -> None:
-    names = [name for name, _ in _settings(ProcessSpec("job", ("true",), type=Kind.ONESHOT))]
+    names = [name for name, _ in _settings(ProcessSpec("job", ("true",), type=ProcessKind.ONESHOT))]
     assert "type" in names
     assert len(names) == len(set(names))
 
 
 def test_ranges_beyond_the_first_event_of_a_process_are_disabled() -> None:
-    def events(age: int, total: int = 1) -> Page[Entry]:
+    def events(age: int, total: int = 1) -> Page[StatusEvent]:
         at = (1_000_000 - age) * 1_000_000
-        entry = Entry(1, at, "web", None, None, None, None, Status.STARTING, Status.NOT_STARTED, 0)
+        entry = StatusEvent(1, at, "web", None, None, None, None, Status.STARTING, Status.NOT_STARTED, 0)
         return Page([entry], total, Paging())
 
     assert ranges_beyond(events(300), 1_000_000) == {"1h", "6h", "24h"}

@@ -19,11 +19,11 @@ from uploads import junit
 
 from models.charts.repositories import staged_index
 from models.charts.repositories import stored as catalogued
-from models.charts.repositories.stored import Chart, ChartVersion, Repository, Source, catalogue
-from models.config.settings import ChartSecurity, Config, Fetch, WorkerProcesses
+from models.charts.repositories.stored import Chart, ChartVersion, RepositoryRow, RepositorySource, catalogue
+from models.config.settings import ChartSecurity, Config, FetchSettings, WorkerSettings
 from models.errors import Failed, Problem, TimedOut, TooLarge
 from models.tracker.reports.upload_folder import Received
-from models.tracker.runs.store import Stored, Upload
+from models.tracker.runs.store import StoredRun, Upload
 from models.tracker.tables import Project, Run
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.repositories import Repositories
@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-async def send(made: Ingest, project: str) -> Stored:
+async def send(made: Ingest, project: str) -> StoredRun:
     folder = made.folder()
     folder.mkdir()
     (folder / "0").write_text(junit(passed=3))
@@ -76,7 +76,7 @@ def test_a_failing_reader_loses_its_upload_only(fault: str, tmp_path: Path, monk
         clock, children = Clock(), Children()
         attachments = Attachments(tmp_path / "attachments", Config().tracker.attachments, clock, asyncio.to_thread)
         environ = {**os.environ, "PYTHONPATH": str(HERE)}
-        pool = WorkerPool(WorkerProcesses(processes=1), children, "test", environ, 10)
+        pool = WorkerPool(WorkerSettings(processes=1), children, "test", environ, 10)
         incoming = tmp_path / "incoming"
         made = Ingest(incoming, Config(), clock, lambda _: None, attachments, pool, DiskSpace(tmp_path, 0))
         try:
@@ -123,7 +123,7 @@ class OneIndex(Fetcher):
 def repositories(tmp_path: Path) -> Iterator[Repositories]:
     catalogue.open(tmp_path / "charts.db")
     try:
-        yield Repositories(OneIndex(Fetch(), ChartSecurity()), Clock(), Workers())
+        yield Repositories(OneIndex(FetchSettings(), ChartSecurity()), Clock(), Workers())
     finally:
         catalogue.close()
 
@@ -148,10 +148,10 @@ def test_an_index_that_is_staged_with_a_fault_is_not_stored(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    asyncio.run(repositories.add(Source("first", "https://first"), tmp_path))
+    asyncio.run(repositories.add(RepositorySource("first", "https://first"), tmp_path))
     staged_by(STAGED_FAULTS[fault], monkeypatch)
     with pytest.raises(Failed, match="could not be stored: an error in the server"):
-        asyncio.run(repositories.add(Source("second", "https://second"), tmp_path))
+        asyncio.run(repositories.add(RepositorySource("second", "https://second"), tmp_path))
     assert "its staged rows are not valid" in caplog.text
     assert [source.name for source in catalogued.all_named()] == ["first"]
     assert [row.name for row in Chart.select()] == ["shop"]
@@ -160,8 +160,8 @@ def test_an_index_that_is_staged_with_a_fault_is_not_stored(
 def test_a_staged_index_writes_no_version_of_another_repository(
     tmp_path: Path, repositories: Repositories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asyncio.run(repositories.add(Source("first", "https://first"), tmp_path))
+    asyncio.run(repositories.add(RepositorySource("first", "https://first"), tmp_path))
     staged_by("INSERT INTO versions VALUES (-1, '99.0.0', 0, 'https://evil/a.tgz', '', '', 0)", monkeypatch)
-    asyncio.run(repositories.add(Source("second", "https://second"), tmp_path))
-    query = ChartVersion.select(Repository.name, ChartVersion.version).join(Chart).join(Repository)
+    asyncio.run(repositories.add(RepositorySource("second", "https://second"), tmp_path))
+    query = ChartVersion.select(RepositoryRow.name, ChartVersion.version).join(Chart).join(RepositoryRow)
     assert set(query.tuples()) == {("first", "1.0.0"), ("second", "1.0.0")}

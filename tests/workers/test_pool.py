@@ -18,7 +18,7 @@ import psutil
 import pytest
 from conftest import wait_for
 
-from models.config.settings import WorkerProcesses
+from models.config.settings import WorkerSettings
 from models.errors import Failed, Invalid, TimedOut, TooLarge, Unavailable, Unprocessable
 from models.supervision.process import Seconds
 from supervisor.children.child import Children
@@ -44,7 +44,7 @@ def with_pool(
     async def run() -> Any:
         children = Children()
         environ = {**os.environ, "PYTHONPATH": str(HERE), "SECRET": "x"}
-        pool = WorkerPool(WorkerProcesses(processes, Seconds(idle)), children, "test", environ, most)
+        pool = WorkerPool(WorkerSettings(processes, Seconds(idle)), children, "test", environ, most)
         try:
             return await work(pool)
         finally:

@@ -13,7 +13,7 @@ from handlers.operations import SENT, Operation, operation_routes
 from handlers.routing import Route
 from handlers.tracker.base import send_kept
 from models.errors import NotFound
-from models.inputs import ID_TEXT, Kind, free_text, path, query
+from models.inputs import ID_TEXT, InputKind, free_text, path, query
 from models.json_format import http_message
 from models.percentages import rounded_down
 from models.tracker import queries, visibility
@@ -112,7 +112,9 @@ def _read_metric(_: str, text: str) -> str:
 @http_message
 class BadgeRequest:
     project_id: str = path("The project", kind=ID_TEXT)
-    metric: str = path("The metric of the badge", kind=Kind({"type": "string", "enum": list(METRICS)}, _read_metric))
+    metric: str = path(
+        "The metric of the badge", kind=InputKind({"type": "string", "enum": list(METRICS)}, _read_metric)
+    )
     branch: str | None = query("Only runs on this branch", kind=free_text("main"))
     flag: str | None = query("Only runs with this flag", kind=free_text("default"))
 

@@ -20,7 +20,7 @@ from handlers.tracker.responses import (
     FlagInfo,
     RunInfo,
 )
-from models.inputs import ID_TEXT, Kind, free_text, path, query
+from models.inputs import ID_TEXT, InputKind, free_text, path, query
 from models.json_format import Instant, http_message
 from models.paging import INT64, cut, decode_cursor, whole
 from models.times import MINUTE
@@ -288,7 +288,7 @@ def read_number(name: str, text: str) -> int:
 @http_message
 class PullRequest:
     id: str = path("The project", kind=ID_TEXT)
-    number: int = path("The number of the pull request", kind=Kind({"type": "integer", "minimum": 0}, read_number))
+    number: int = path("The number of the pull request", kind=InputKind({"type": "integer", "minimum": 0}, read_number))
 
 
 async def get_pull(handler: Base, request: PullRequest) -> object:

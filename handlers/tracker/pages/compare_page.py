@@ -24,7 +24,7 @@ _SHOWN = 10
 
 
 @frozen
-class Change:
+class FigureChange:
     """A figure that differs between the runs."""
 
     label: str
@@ -34,10 +34,10 @@ class Change:
 
 
 @frozen
-class Side:
+class ChangedSide:
     """What got worse, or better: figures, and the largest changes of files and durations."""
 
-    figures: Sequence[Change]
+    figures: Sequence[FigureChange]
     files: Sequence[FileChange]
     timings: Sequence[Timing]
 
@@ -46,14 +46,14 @@ class Side:
         return not (self.figures or self.files or self.timings)
 
 
-def sides(compared: ComparisonInfo, differences: Differences) -> tuple[Side, Side]:
+def sides(compared: ComparisonInfo, differences: Differences) -> tuple[ChangedSide, ChangedSide]:
     """What got worse, and what got better."""
     figures = list(_figures(compared))
     files = [file for file in differences.files if file.base is not None and file.head is not None and file.delta]
     timings = [test for test in compared.timings if test.head_ms != test.base_ms]
 
-    def side(is_worse: bool) -> Side:
-        return Side(
+    def side(is_worse: bool) -> ChangedSide:
+        return ChangedSide(
             [item for item, worse in figures if worse is is_worse],
             [file for file in files if (file.delta < 0) is is_worse][:_SHOWN],
             [test for test in timings if (test.head_ms > test.base_ms) is is_worse][:_SHOWN],
@@ -63,7 +63,7 @@ def sides(compared: ComparisonInfo, differences: Differences) -> tuple[Side, Sid
 
 
 @frozen
-class Tile:
+class FigureTile:
     """One figure of the head beside that of the base. `kind` is `good` or `bad` where it got better or worse."""
 
     label: str
@@ -72,25 +72,25 @@ class Tile:
     kind: str = ""
 
 
-def tiles(compared: ComparisonInfo) -> Sequence[Tile]:
+def tiles(compared: ComparisonInfo) -> Sequence[FigureTile]:
     """The five figures that a reader looks for first."""
     base, head = compared.base, compared.head
     failing, fixed, duration = compared.new_failures.count, compared.fixed.count, compared.duration_delta_ms
     before, after = took_apart(base.duration_ms or 0, head.duration_ms or 0)
     return [
-        Tile("Newly failing", f"{failing:,}", kind="bad" if failing else ""),
-        Tile("Fixed", f"{fixed:,}", kind="good" if fixed else ""),
+        FigureTile("Newly failing", f"{failing:,}", kind="bad" if failing else ""),
+        FigureTile("Fixed", f"{fixed:,}", kind="good" if fixed else ""),
         _percentages("Pass rate", base.pass_rate, head.pass_rate),
         _percentages("Line coverage", base.line_coverage_pct, head.line_coverage_pct),
-        Tile("Duration", f"{before} → {after}", _delta(duration)),
+        FigureTile("Duration", f"{before} → {after}", _delta(duration)),
     ]
 
 
-def _percentages(label: str, base: float | None, head: float | None) -> Tile:
+def _percentages(label: str, base: float | None, head: float | None) -> FigureTile:
     if base is None or head is None or base == head:
-        return Tile(label, figure(head, " %"))
+        return FigureTile(label, figure(head, " %"))
     kind = "good" if head > base else "bad"
-    return Tile(label, f"{figure(base, ' %')} → {figure(head, ' %')}", f"{change(head - base)} points", kind)
+    return FigureTile(label, f"{figure(base, ' %')} → {figure(head, ' %')}", f"{change(head - base)} points", kind)
 
 
 def _delta(ms: int) -> str:
@@ -109,7 +109,7 @@ def _minutes_and_seconds(ms: int) -> str:
     return f"{ms // 60_000}m {ms // 1000 % 60}s" if ms >= 60_000 else took(ms)
 
 
-def _figures(compared: ComparisonInfo) -> Iterator[tuple[Change, bool]]:
+def _figures(compared: ComparisonInfo) -> Iterator[tuple[FigureChange, bool]]:
     """The figures that differ, each with whether it got worse."""
     base, head = compared.base, compared.head
     for label, before, after in (
@@ -119,10 +119,10 @@ def _figures(compared: ComparisonInfo) -> Iterator[tuple[Change, bool]]:
         ("Changed lines covered", base.patch_coverage_pct, head.patch_coverage_pct),
     ):
         if before is not None and after is not None and before != after:
-            item = Change(label, figure(before, " %"), figure(after, " %"), f"{change(after - before)} points")
+            item = FigureChange(label, figure(before, " %"), figure(after, " %"), f"{change(after - before)} points")
             yield item, after < before
     if delta := compared.duration_delta_ms:
-        item = Change("Duration", took(base.duration_ms), took(head.duration_ms), took(abs(delta)))
+        item = FigureChange("Duration", took(base.duration_ms), took(head.duration_ms), took(abs(delta)))
         yield item, delta > 0
 
 

@@ -46,7 +46,7 @@ class ClustersPage(FailurePage):
         await self.show("tracker/clusters.html", filters=filters, **await self.read(values))
 
 
-class SearchPage(FailurePage):
+class TestSearchPage(FailurePage):
     async def get(self, id: str) -> None:
         filters, cursor = self.filters("q", "in")
         filters["in"] = "failures" if filters["in"] == "failures" else "tests"
@@ -148,6 +148,6 @@ routes: list[Route] = [
     (r"/projects/([0-9]{1,18})/triage", TriagePage),
     (r"/projects/([0-9]{1,18})/triage/([0-9]{1,18})/delete", TriageDeletion),
     (r"/projects/([0-9]{1,18})/owners", OwnersPage),
-    (r"/projects/([0-9]{1,18})/search", SearchPage),
+    (r"/projects/([0-9]{1,18})/search", TestSearchPage),
     (r"/runs/([0-9]{1,18})/tests", RunTestsPage),
 ]

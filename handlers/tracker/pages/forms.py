@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from handlers.base import Page, shown_again, write_page
+from handlers.base import HtmlPage, shown_again, write_page
 from handlers.http.permissions import SIGNED_IN
 from handlers.routing import Route
 from handlers.tracker.pages.setting_fields import fields_of
@@ -25,7 +25,7 @@ from models.tracker.tables import Project, reports
 Result = TypeVar("Result")
 
 
-class TrackedPage(Page):
+class TrackedPage(HtmlPage):
     """A page or form of the tracker. A project that the caller cannot read is reported as missing."""
 
     async def query_store(self, query: Callable[[], Result]) -> Result:
@@ -110,7 +110,7 @@ class SettingsForm(Form):
         }
 
 
-class Rules(SettingsForm):
+class OwnerSettingsForm(SettingsForm):
     """Stores the settings of one form."""
 
     columns: tuple[str, ...] = settings.FOR_OWNERS
@@ -123,7 +123,7 @@ class Rules(SettingsForm):
         await self.services.outbound.project_changed(int(id))
 
 
-class Settings(Rules):
+class ProjectSettingsPage(OwnerSettingsForm):
     """`GET` shows all forms of the page, `POST` stores those that WRITE suffices for."""
 
     columns = settings.FOR_WRITERS
@@ -133,7 +133,7 @@ class Settings(Rules):
         await self.again(id)
 
 
-class Forge(SettingsForm):
+class ForgeForm(SettingsForm):
     """Where source lines come from. An empty token stays as it is.
 
     Only the box that names the repository confirms it for the forge's token, and only by an ADMIN.
@@ -200,10 +200,10 @@ class RunDeletion(Form):
 
 
 routes: list[Route] = [
-    (r"/projects/([0-9]{1,18})/settings", Settings),
-    (r"/projects/([0-9]{1,18})/rules", Rules),
+    (r"/projects/([0-9]{1,18})/settings", ProjectSettingsPage),
+    (r"/projects/([0-9]{1,18})/rules", OwnerSettingsForm),
     (r"/projects/([0-9]{1,18})/visibility", Visibility),
-    (r"/projects/([0-9]{1,18})/forge", Forge),
+    (r"/projects/([0-9]{1,18})/forge", ForgeForm),
     (r"/projects/([0-9]{1,18})/members", Members),
     (r"/projects/([0-9]{1,18})/members/([0-9]{1,18})/remove", Removal),
     (r"/projects/([0-9]{1,18})/flaky/status", FlakyStatus),

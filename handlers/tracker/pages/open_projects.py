@@ -13,7 +13,7 @@ from handlers.tracker import lists
 from handlers.tracker.lists import ListRequest, answer_array
 from handlers.tracker.pages.forms import TrackedPage
 from models.errors import Invalid
-from models.inputs import Kind, body
+from models.inputs import InputKind, body
 from models.json_format import Instant, http_message
 from models.paging import INT64, cut, decode_cursor
 from models.tracker import open_projects
@@ -73,7 +73,7 @@ class ProjectsToDelete:
     ids: tuple[int, ...] = body(
         "The ids of open projects",
         required=True,
-        kind=Kind(
+        kind=InputKind(
             {"type": "array", "items": _ID, "minItems": 1, "maxItems": _MAX_DELETED}, _read_ids, reads_absent=True
         ),
     )

@@ -8,7 +8,7 @@ from handlers.http import serializers
 from handlers.tracker.responses import OutcomeInfo, RunInfo
 from handlers.web import svg
 from handlers.web.layout import figure
-from handlers.web.svg import Bar, Point
+from handlers.web.svg import Bar, LinePoint
 from models.json_format import rfc3339
 
 MAX_RUNS = 30
@@ -59,7 +59,7 @@ def coverage_trend(runs: Sequence[RunInfo]) -> tuple[str, tuple[float, float]] |
         return None
     axis = svg.axis_of(known)
     points = [
-        Point(run.line_coverage_pct, f"Run {run.id}: {figure(run.line_coverage_pct, ' %')} of lines covered")
+        LinePoint(run.line_coverage_pct, f"Run {run.id}: {figure(run.line_coverage_pct, ' %')} of lines covered")
         for run in shown
     ]
     text = f"Line coverage went from {figure(known[0], ' %')} to {figure(known[-1], ' %')}."

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from models.config.settings import Tracker
+from models.config.settings import TrackerSettings
 from models.inputs import Input, inputs
 from models.tracker.settings import TIMES, ProjectSettings
 from models.tracker.tables import Project
@@ -17,7 +17,7 @@ _DECLARED = {declared.name: declared for declared in inputs(ProjectSettings)}
 
 
 @frozen
-class Field:
+class FormField:
     name: str
     label: str
     value: str
@@ -32,29 +32,29 @@ class Field:
     """For the keyboard of a phone."""
 
 
-def fields_of(names: Sequence[str], project: Project, settings: Tracker) -> list[Field]:
+def fields_of(names: Sequence[str], project: Project, settings: TrackerSettings) -> list[FormField]:
     """The fields of these settings, with the values of the project."""
     return [_field(_DECLARED[name], getattr(project, name), _default(name, settings)) for name in names]
 
 
-def _default(name: str, settings: Tracker) -> Any:
+def _default(name: str, settings: TrackerSettings) -> Any:
     for prefix, section in (("quarantine_", settings.quarantine), ("forge_reports_", settings.forge_reports)):
         if name.startswith(prefix):
             return getattr(section, name.removeprefix(prefix))
     return settings.source.mode if name == "source_mode" else getattr(settings.quality_gate, name, None)
 
 
-def _field(declared: Input, value: Any, default: Any) -> Field:
+def _field(declared: Input, value: Any, default: Any) -> FormField:
     assert declared.kind is not None
     name, schema = declared.name, declared.kind.schema
     kind, label = schema["type"][0], schema["title"]
     if kind == "boolean":
         stored = "" if value is None else "true" if value else "false"
-        return Field(name, label, stored, "yes" if default else "no", [("true", "yes"), ("false", "no")])
+        return FormField(name, label, stored, "yes" if default else "no", [("true", "yes"), ("false", "no")])
     if "enum" in schema:
         choices = [(choice, choice) for choice in schema["enum"] if choice is not None]
-        return Field(name, label, value or "", default, choices)
-    return Field(
+        return FormField(name, label, value or "", default, choices)
+    return FormField(
         name,
         f"{label}, with commas between them" if kind == "array" else label,
         _text(name, value),

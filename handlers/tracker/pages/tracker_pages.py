@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from handlers.base import Page, frame_key, rendered, set_page_headers, write_long_page
+from handlers.base import HtmlPage, frame_key, rendered, set_page_headers, write_long_page
 from handlers.http.permissions import READ
 from handlers.http.serializers import duration_text
 from handlers.operations import query_of
@@ -43,7 +43,7 @@ from models.tracker.failures.run_failures import FailureQuery
 from models.tracker.forges import owners
 from models.tracker.gate import project_status, quality_gate, test_drop
 from models.tracker.gate.baseline import explained
-from models.tracker.gate.project_status import Health, ProjectStatus
+from models.tracker.gate.project_status import ProjectHealth, ProjectStatus
 from models.tracker.runs import attempts, comparison, perf
 from models.tracker.runs import store as runs
 from models.tracker.runs.kept_answers import State, state_of_project, state_of_run
@@ -95,7 +95,7 @@ def commit_path(commit: str | None) -> str:
     return f"commits/{quote(commit or '', safe='')}"
 
 
-def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
+def upload_snippet(page: HtmlPage, project: str, needs_token: bool) -> str:
     """The commands of a CI job: post a report, then check the quality gate."""
     origin = f"{'https' if page.caller.is_secure else page.request.protocol}://{page.request.host}"
     api = origin + ("/tracker" if page.prefix == "/tracker" else "") + "/api/v1"
@@ -183,7 +183,7 @@ class Projects(ReadPage):
 
     async def get(self) -> None:
         projects = await projects_of(self)
-        verdicts = [verdict.value for verdict in Health]
+        verdicts = [verdict.value for verdict in ProjectHealth]
         wanted = read_table(f"{self.prefix}/projects", self.query(), _PROJECT_SORTS, verdicts)
         matches = [
             status

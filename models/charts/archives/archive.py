@@ -42,7 +42,7 @@ class _Malformed(Exception):
 
 
 @frozen
-class Dependency:
+class ChartDependency:
     """A dependency as the chart declares it."""
 
     name: str
@@ -60,7 +60,7 @@ class ChartArchive:
     name: str
     version: str
     metadata: Mapping[str, Any]
-    dependencies: tuple[Dependency, ...] = ()
+    dependencies: tuple[ChartDependency, ...] = ()
     vendored: frozenset[tuple[str, str]] = frozenset()
     """Name and version of each chart in charts/."""
     recent_references: tuple[Reference, ...] = ()
@@ -105,7 +105,7 @@ def check(
     limits = limits or ArchiveLimits()
     if path.stat().st_size > limits.packed:
         raise Invalid(f"the chart is larger than {limits.packed} bytes")
-    walk = _Walk(Budget(limits), is_safe_only, is_evaluated)
+    walk = _ArchiveWalk(Budget(limits), is_safe_only, is_evaluated)
     try:
         with path.open("rb") as file:
             files, subcharts = walk.read(file)
@@ -133,7 +133,7 @@ def _chart(
 
 
 @define
-class _Walk:
+class _ArchiveWalk:
     """Reads an archive and the archives in it."""
 
     budget: Budget
@@ -190,7 +190,7 @@ def _mapping(text: bytes, path: str, may_be_empty: bool = False) -> dict[str, An
     if len(text) > _MAX_METADATA_BYTES:
         raise Invalid(f"the chart's {path} is larger than {_MAX_METADATA_BYTES} bytes")
     try:
-        facts = yaml_values.load_first(text, yaml_values.Metadata, f"the chart's {path}")
+        facts = yaml_values.load_first(text, yaml_values.MetadataLoader, f"the chart's {path}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)
         raise _Malformed(f"the chart's {path} is not YAML{f' (line {where.line + 1})' if where else ''}") from None
@@ -206,7 +206,7 @@ def _mapping(text: bytes, path: str, may_be_empty: bool = False) -> dict[str, An
 def _check_bounds(text: bytes, path: str) -> None:
     """Raises `Invalid` for YAML beyond its bounds. What is no YAML is reported by helm."""
     with suppress(yaml.YAMLError, UnicodeError):
-        yaml_values.check(text, yaml_values.Metadata, f"the chart's {path}")
+        yaml_values.check(text, yaml_values.MetadataLoader, f"the chart's {path}")
 
 
 def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -230,14 +230,15 @@ def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
     return metadata
 
 
-def _dependencies(metadata: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Dependency, ...]:
+def _dependencies(metadata: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[ChartDependency, ...]:
     """The declared dependencies, cleaned as helm cleans them when it loads a chart."""
     listed = clean(metadata.get("dependencies") or [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) and text_of(entry, "name") for entry in listed):
         path = "requirements.yaml" if "requirements.yaml" in files else "Chart.yaml"
         raise _Malformed(f"the chart's {path} must list its dependencies, each with a name")
     return tuple(
-        Dependency(entry["name"], text_of(entry, "version"), text_of(entry, "repository"), entry) for entry in listed
+        ChartDependency(entry["name"], text_of(entry, "version"), text_of(entry, "repository"), entry)
+        for entry in listed
     )
 
 

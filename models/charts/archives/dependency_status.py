@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from models.charts.archives.archive import Dependency, identity
+from models.charts.archives.archive import ChartDependency, identity
 from models.charts.archives.tar_reader import ArchiveLimits, Budget, Tarball
 from models.charts.repositories import semver
 from models.errors import Invalid
@@ -27,7 +27,7 @@ class Vendored:
     version: str
 
 
-def statuses(path: Path, dependencies: tuple[Dependency, ...]) -> list[str]:
+def statuses(path: Path, dependencies: tuple[ChartDependency, ...]) -> list[str]:
     """The status of each dependency of a checked archive, as helm reports it for the unpacked folder.
 
     CPU-bound: call it in a worker.
@@ -52,7 +52,7 @@ def _archived(data: bytes) -> Vendored:
     return Vendored("", "")
 
 
-def _status(dependency: Dependency, archives: Mapping[str, Vendored], charts: list[Vendored]) -> str:
+def _status(dependency: ChartDependency, archives: Mapping[str, Vendored], charts: list[Vendored]) -> str:
     """helm looks for archives named `<name>-*.tgz` first, then for any chart of that name."""
     found = list(_named(dependency.name, archives))
     if len(found) > 1:
@@ -72,7 +72,7 @@ def _named(name: str, archives: Mapping[str, Vendored]) -> Iterator[tuple[str, V
     return ((stem, one) for stem, one in sorted(archives.items()) if stem.startswith(f"{name}-"))
 
 
-def _status_of_archive(dependency: Dependency, found: Vendored) -> str:
+def _status_of_archive(dependency: ChartDependency, found: Vendored) -> str:
     if not found.name:
         return "corrupt"
     if found.name != dependency.name:
@@ -80,7 +80,7 @@ def _status_of_archive(dependency: Dependency, found: Vendored) -> str:
     return _fault_of_version(dependency, found) or "ok"
 
 
-def _fault_of_version(dependency: Dependency, found: Vendored) -> str:
+def _fault_of_version(dependency: ChartDependency, found: Vendored) -> str:
     if found.version == dependency.version:
         return ""
     version = semver.version(found.version)

@@ -11,8 +11,8 @@ from typing import Any
 from attrs import frozen
 
 from models.charts.archives import metadata
-from models.charts.archives.archive import Dependency, lock_facts
-from models.charts.archives.metadata import LockedDependency
+from models.charts.archives.archive import ChartDependency, lock_facts
+from models.charts.archives.metadata import ResolvedDependency
 from models.errors import Invalid
 from models.json_format import list_of, text_of
 
@@ -39,13 +39,13 @@ def read(path: Path) -> Lock | None:
 _KEYS = ("name", "version", "repository")
 
 
-def agreed(lock: Lock, wanted: Sequence[tuple[Dependency, str]], api_version: str) -> list[LockedDependency]:
+def agreed(lock: Lock, wanted: Sequence[tuple[ChartDependency, str]], api_version: str) -> list[ResolvedDependency]:
     """The locked versions of these dependencies, each with its repository as a URL.
 
     Raises `Invalid` if the lock was made for other dependencies, as helm does.
     """
     locked = [
-        LockedDependency(dependency, version, repository)
+        ResolvedDependency(dependency, version, repository)
         for (dependency, repository), (name, version, locked_repository) in zip(wanted, lock.entries, strict=False)
         if (dependency.name, repository) == (name, locked_repository)
     ]

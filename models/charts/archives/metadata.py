@@ -12,7 +12,7 @@ from attrs import frozen
 
 from models.charts import yaml_values
 from models.charts.archives import archive
-from models.charts.archives.archive import Dependency
+from models.charts.archives.archive import ChartDependency
 
 _CONFIG_ORDER = (
     "name", "home", "sources", "version", "description", "keywords", "maintainers", "icon", "apiVersion", "condition",
@@ -149,15 +149,15 @@ def _texts(facts: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
 
 
 @frozen
-class LockedDependency:
+class ResolvedDependency:
     """A dependency with the chosen version; `repository` is a URL even if the chart names a repository."""
 
-    wanted: Dependency
+    wanted: ChartDependency
     version: str
     repository: str
 
 
-def lock_document(locked: Sequence[LockedDependency], generated: str) -> str:
+def lock_document(locked: Sequence[ResolvedDependency], generated: str) -> str:
     """Chart.lock. `generated` is an RFC 3339 time."""
     document = {
         "dependencies": [_entry(lock) for lock in locked],
@@ -167,16 +167,16 @@ def lock_document(locked: Sequence[LockedDependency], generated: str) -> str:
     return yaml_values.dump(document)
 
 
-def lock_digest(locked: Sequence[LockedDependency]) -> str:
+def lock_digest(locked: Sequence[ResolvedDependency]) -> str:
     """The digest of a lock as helm computes it."""
     return f"sha256:{hashlib.sha256(_hashed(locked)).hexdigest()}"
 
 
-def _entry(dependency: LockedDependency) -> dict[str, str]:
+def _entry(dependency: ResolvedDependency) -> dict[str, str]:
     return {"name": dependency.wanted.name, "repository": dependency.repository, "version": dependency.version}
 
 
-def _hashed(locked: Sequence[LockedDependency]) -> bytes:
+def _hashed(locked: Sequence[ResolvedDependency]) -> bytes:
     """The text whose digest helm stores: requested and locked dependencies in Go's JSON."""
     requested = [dependency({**lock.wanted.facts, "repository": lock.repository}) for lock in locked]
     chosen = [

@@ -59,7 +59,7 @@ class _CountingReader:
         return piece
 
 
-class Events(Protocol):
+class EventReader(Protocol):
     """The events of a file. Raises `Invalid` if the file is malformed."""
 
     def next(self) -> Event: ...
@@ -249,7 +249,7 @@ def _created(text: str) -> int:
 class _IndexParser:
     """Builds charts from events. The event that begins a node is read before its method is called."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: EventReader) -> None:
         self._events = events
         self._next = events.next
 

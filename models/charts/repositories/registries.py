@@ -5,10 +5,10 @@ from __future__ import annotations
 import peewee
 from attrs import asdict, field, frozen
 
-from models.charts.repositories.stored import Table
+from models.charts.repositories.stored import CatalogueTable
 
 
-class Registry(Table):
+class Registry(CatalogueTable):
     host = peewee.TextField(primary_key=True)
     username = peewee.TextField()
     password = peewee.TextField()

@@ -75,7 +75,7 @@ _GROUP = re.compile(rf"\s*+{_COMPARISON}(?:(?:\s*+,\s*+|\s++){_COMPARISON})*\s*"
 
 
 @frozen
-class Comparison:
+class Comparator:
     """One comparison of a range. Missing parts are 0 in `bound`; `no_minor` and `no_patch` record which are missing."""
 
     operator: str
@@ -93,13 +93,13 @@ class Comparison:
 class Range:
     """The set of allowed versions."""
 
-    groups: tuple[tuple[Comparison, ...], ...]
+    groups: tuple[tuple[Comparator, ...], ...]
 
     def allows(self, version: Version) -> bool:
         return any(self._allowed(group, version) for group in self.groups)
 
     @staticmethod
-    def _allowed(group: tuple[Comparison, ...], version: Version) -> bool:
+    def _allowed(group: tuple[Comparator, ...], version: Version) -> bool:
         if version.pre and not any(comparison.bound.pre for comparison in group):
             return False
         return all(comparison.allows(version) for comparison in group)
@@ -113,13 +113,13 @@ def range_of(text: str) -> Range:
     return Range(tuple(_group(group) for group in plain.split("||")))
 
 
-def _group(text: str) -> tuple[Comparison, ...]:
+def _group(text: str) -> tuple[Comparator, ...]:
     if not _GROUP.fullmatch(text):
         raise Invalid(f"version: improper constraint: {text.strip()}")
     return tuple(_comparison(part) for part in _COMPARISONS.findall(text))
 
 
-def _comparison(text: str) -> Comparison:
+def _comparison(text: str) -> Comparator:
     match = _COMPARISON_PARTS.fullmatch(text)
     operator, bound, no_minor, no_patch, is_open = "", None, False, False, True
     if match:
@@ -134,14 +134,14 @@ def _comparison(text: str) -> Comparison:
             bound, is_open = version(f"{major}{minor}{patch}{pre}"), False
     if bound is None:
         raise Invalid(f"version: improper constraint: {text.strip()}")
-    return Comparison(operator, bound, no_minor, no_patch, is_open)
+    return Comparator(operator, bound, no_minor, no_patch, is_open)
 
 
 def _is_any(part: str) -> bool:
     return part in ("", "x", "X", "*")
 
 
-def _differs(v: Version, c: Comparison) -> bool:
+def _differs(v: Version, c: Comparator) -> bool:
     if not c.is_open or v.major != c.bound.major:
         return v != c.bound
     if c.no_minor:
@@ -151,7 +151,7 @@ def _differs(v: Version, c: Comparison) -> bool:
     return v.pre != c.bound.pre if c.no_patch else v != c.bound
 
 
-def _greater(v: Version, c: Comparison) -> bool:
+def _greater(v: Version, c: Comparator) -> bool:
     """`>11` begins at 12: a missing part means the highest one."""
     if not c.is_open or v.major != c.bound.major:
         return v > c.bound
@@ -160,13 +160,13 @@ def _greater(v: Version, c: Comparison) -> bool:
     return v.minor > c.bound.minor if c.no_patch else v > c.bound
 
 
-def _at_most(v: Version, c: Comparison) -> bool:
+def _at_most(v: Version, c: Comparator) -> bool:
     if not c.is_open:
         return v <= c.bound
     return v.major < c.bound.major or (v.major == c.bound.major and (v.minor <= c.bound.minor or c.no_minor))
 
 
-def _tilde(v: Version, c: Comparison) -> bool:
+def _tilde(v: Version, c: Comparator) -> bool:
     if v < c.bound:
         return False
     if not (c.bound.major or c.bound.minor or c.bound.patch or c.no_minor or c.no_patch):
@@ -174,7 +174,7 @@ def _tilde(v: Version, c: Comparison) -> bool:
     return v.major == c.bound.major and (v.minor == c.bound.minor or c.no_minor)
 
 
-def _caret(v: Version, c: Comparison) -> bool:
+def _caret(v: Version, c: Comparator) -> bool:
     if v < c.bound or v.major != c.bound.major:
         return False
     if c.bound.major or c.no_minor:
@@ -184,11 +184,11 @@ def _caret(v: Version, c: Comparison) -> bool:
     return bool(c.bound.minor or c.no_patch or v.patch == c.bound.patch)
 
 
-def _equal(v: Version, c: Comparison) -> bool:
+def _equal(v: Version, c: Comparator) -> bool:
     return _tilde(v, c) if c.is_open else v == c.bound
 
 
-_CHECKS: dict[str, Callable[[Version, Comparison], bool]] = {
+_CHECKS: dict[str, Callable[[Version, Comparator], bool]] = {
     "": _equal,
     "=": _equal,
     "!=": _differs,

@@ -57,14 +57,14 @@ catalogue = SqliteStore(
 )
 
 
-class Table(peewee.Model):
+class CatalogueTable(peewee.Model):
     """The base of every table in `charts.db`."""
 
     class Meta:
         database = catalogue
 
 
-class Repository(Table):
+class RepositoryRow(CatalogueTable):
     """A repository. One without a name is not configured: a chart's dependency named its URL.
 
     `etag` and `modified` are the validators of the stored index; `listing` is its charts as JSON, each with its newest
@@ -90,11 +90,11 @@ class Repository(Table):
         table_name = "repository"
 
 
-class Chart(Table):
+class Chart(CatalogueTable):
     """A chart of a repository; `listing` is its versions as JSON, newest first."""
 
     id = peewee.AutoField()
-    repository = peewee.ForeignKeyField(Repository, on_delete="CASCADE")
+    repository = peewee.ForeignKeyField(RepositoryRow, on_delete="CASCADE")
     name = peewee.TextField()
     listing = peewee.BlobField()
 
@@ -102,7 +102,7 @@ class Chart(Table):
         table_name = "chart"
 
 
-class ChartVersion(Table):
+class ChartVersion(CatalogueTable):
     """The archive of a chart's version. `rank` 0 is the newest; `digest` (SHA-256, hex) may be empty.
 
     `created` is microseconds since 1970, 0 where the index has none.
@@ -128,7 +128,7 @@ _DELETE_BATCH = 1000
 
 
 @frozen
-class Source:
+class RepositorySource:
     """A repository's configuration. `name` is None if only a chart's dependency names its URL."""
 
     name: str | None
@@ -145,7 +145,7 @@ class Source:
     certificate: str = field(default="", repr=False)
     private_key: str = field(default="", repr=False)
 
-    def is_like(self, other: Source) -> bool:
+    def is_like(self, other: RepositorySource) -> bool:
         """Whether the settings are equal, ignoring the index."""
         return evolve(self, etag="", modified="", fetched_at=0, id=0) == evolve(
             other, etag="", modified="", fetched_at=0, id=0
@@ -162,19 +162,19 @@ class FoundVersion:
 
 
 def _sources() -> Any:
-    """A query for all columns but the listing; its rows are made `Source`."""
-    columns = (column for name, column in Repository._meta.fields.items() if name != "listing")
-    return Repository.select(*columns).objects(Source)
+    """A query for all columns but the listing; its rows are made `RepositorySource`."""
+    columns = (column for name, column in RepositoryRow._meta.fields.items() if name != "listing")
+    return RepositoryRow.select(*columns).objects(RepositorySource)
 
 
-def all_named() -> list[Source]:
+def all_named() -> list[RepositorySource]:
     """The configured repositories in the order in which they were added."""
-    return list(_sources().where(Repository.name.is_null(False)).order_by(Repository.id))
+    return list(_sources().where(RepositoryRow.name.is_null(False)).order_by(RepositoryRow.id))
 
 
-def named(name: str) -> Source:
+def named(name: str) -> RepositorySource:
     """The configured repository with this name. Raises `NotFound`."""
-    source: Source | None = _sources().where(Repository.name == name).first()
+    source: RepositorySource | None = _sources().where(RepositoryRow.name == name).first()
     if source is None:
         raise NotFound(f"there is no repository {name}")
     return source
@@ -189,20 +189,24 @@ def sizes() -> dict[int, tuple[int, int]]:
     return {id: (charts, versions) for id, charts, versions in rows}
 
 
-def unnamed(url: str) -> Source | None:
+def unnamed(url: str) -> RepositorySource | None:
     """The repository of this URL that is not configured, if its index is stored."""
-    source: Source | None = _sources().where(Repository.name.is_null() & (Repository.url == url)).first()
+    source: RepositorySource | None = (
+        _sources().where(RepositoryRow.name.is_null() & (RepositoryRow.url == url)).first()
+    )
     return source
 
 
 def listing(name: str, max_bytes: int | None = None) -> bytes | None:
     """The charts of a repository as JSON; None if longer than `max_bytes`. Raises `NotFound`."""
-    return _bounded(Repository.listing, Repository.select().where(Repository.name == name), max_bytes, name, None)
+    return _bounded(
+        RepositoryRow.listing, RepositoryRow.select().where(RepositoryRow.name == name), max_bytes, name, None
+    )
 
 
 def chart_listing(name: str, chart: str, max_bytes: int | None = None) -> bytes | None:
     """The versions of a chart as JSON, newest first; None if longer than `max_bytes`. Raises `NotFound`."""
-    of_chart = Chart.select().join(Repository).where((Repository.name == name) & (Chart.name == chart))
+    of_chart = Chart.select().join(RepositoryRow).where((RepositoryRow.name == name) & (Chart.name == chart))
     return _bounded(Chart.listing, of_chart, max_bytes, name, chart)
 
 
@@ -217,16 +221,16 @@ def _bounded(column: Any, query: Any, max_bytes: int | None, name: str, chart: s
 
 def dates(name: str, chart: str, most: int) -> dict[str, int]:
     """When each of the newest versions of a chart was made, where that is known: microseconds since 1970."""
-    query = ChartVersion.select(ChartVersion.version, ChartVersion.created).join(Chart).join(Repository)
-    query = query.where((Repository.name == name) & (Chart.name == chart)).order_by(ChartVersion.rank).limit(most)
+    query = ChartVersion.select(ChartVersion.version, ChartVersion.created).join(Chart).join(RepositoryRow)
+    query = query.where((RepositoryRow.name == name) & (Chart.name == chart)).order_by(ChartVersion.rank).limit(most)
     rows = cast("list[tuple[str, int]]", list(query.tuples()))
     return {version: at for version, at in rows if 0 < at <= _MAX_TIME}
 
 
 def charts_named(text: str, limit: int) -> list[tuple[str, str]]:
     """The repository and name of charts whose name contains the text, in the order of their names."""
-    query = Chart.select(Repository.name, Chart.name).join(Repository)
-    query = query.where(Repository.name.is_null(False), Chart.name.contains(text)).order_by(Chart.name)
+    query = Chart.select(RepositoryRow.name, Chart.name).join(RepositoryRow)
+    query = query.where(RepositoryRow.name.is_null(False), Chart.name.contains(text)).order_by(Chart.name)
     return cast("list[tuple[str, str]]", list(query.limit(limit).tuples()))
 
 
@@ -245,8 +249,8 @@ def charts_matching(keyword: str) -> list[StoredChart]:
 
     The keyword is in lower case; an empty one matches all charts. A superset: SQLite lowers ASCII letters only.
     """
-    query = Chart.select(Repository.name, Chart.name, Chart.listing, Chart.id).join(Repository)
-    query = query.where(Repository.name.is_null(False)).order_by(Repository.id, Chart.name)
+    query = Chart.select(RepositoryRow.name, Chart.name, Chart.listing, Chart.id).join(RepositoryRow)
+    query = query.where(RepositoryRow.name.is_null(False)).order_by(RepositoryRow.id, Chart.name)
     if keyword.isascii():
         quoted = json.dumps(keyword)[1:-1]
         lower, instr = peewee.fn.LOWER, peewee.fn.INSTR
@@ -254,7 +258,7 @@ def charts_matching(keyword: str) -> list[StoredChart]:
             (ChartVersion.chart == Chart.id) & (instr(lower(ChartVersion.keywords), keyword) > 0)
         )
         query = query.where(
-            (instr(lower(Repository.name.concat("/").concat(Chart.name)), keyword) > 0)
+            (instr(lower(RepositoryRow.name.concat("/").concat(Chart.name)), keyword) > 0)
             | (instr(lower(Chart.listing.cast("TEXT")), quoted) > 0)
             | peewee.fn.EXISTS(has_keyword)
         )
@@ -267,13 +271,13 @@ def charts_matching(keyword: str) -> list[StoredChart]:
     return found
 
 
-def find(source: Source, chart: str, wanted: str) -> FoundVersion:
+def find(source: RepositorySource, chart: str, wanted: str) -> FoundVersion:
     """The version that helm would choose for `wanted` (a version, a range, or empty). Raises `NotFound`, `Invalid`."""
     with catalogue.atomic("DEFERRED"):  # a concurrent update may replace the index
         return _found(source, chart, wanted)
 
 
-def _found(source: Source, chart: str, wanted: str) -> FoundVersion:
+def _found(source: RepositorySource, chart: str, wanted: str) -> FoundVersion:
     of_chart = ChartVersion.select().join(Chart).where((Chart.repository == source.id) & (Chart.name == chart))
     row = of_chart.where(ChartVersion.version == wanted).first() if wanted else None
     if row is None:
@@ -285,14 +289,14 @@ def _found(source: Source, chart: str, wanted: str) -> FoundVersion:
     return FoundVersion(row.version, row.url, row.digest)
 
 
-def _no_version(source: Source, chart: str, wanted: str, has_chart: bool) -> NotFound:
+def _no_version(source: RepositorySource, chart: str, wanted: str, has_chart: bool) -> NotFound:
     label = source.name or source.url
     if not has_chart:
         return NotFound(f"there is no chart {chart} in the repository {label}")
     return NotFound(f"there is no version {wanted or 'that is stable'} of {chart} in the repository {label}")
 
 
-def version_to_lock(source: Source, chart: str, wanted: str) -> str:
+def version_to_lock(source: RepositorySource, chart: str, wanted: str) -> str:
     """The version that helm would write to a lock: the newest in range that has a URL. Raises `NotFound`, `Invalid`.
 
     Unlike `find`, it does not prefer the version whose text is `wanted`: `1.0.0+b` also allows 1.0.0.
@@ -309,7 +313,7 @@ def version_to_lock(source: Source, chart: str, wanted: str) -> str:
 # Writing
 
 
-def replace(source: Source, rows: Path) -> None:
+def replace(source: RepositorySource, rows: Path) -> None:
     """Replaces a stored index and its repository's row in one transaction, by a file of `staged_index`.
 
     Only for a connection of `run_with_timeout`. Raises `NotFound` if the repository (`id` not 0) was removed meanwhile,
@@ -326,7 +330,7 @@ def replace(source: Source, rows: Path) -> None:
         catalogue.execute_sql("DETACH DATABASE staged")
 
 
-def _copy(source: Source) -> None:
+def _copy(source: RepositorySource) -> None:
     """Copies the rows of the staged file, each as its column's type; a version belongs to a chart of the same file."""
     listings = catalogue.execute_sql("SELECT CAST(charts AS BLOB) FROM staged.listing WHERE charts IS NOT NULL")
     if (row := listings.fetchone()) is None:
@@ -351,31 +355,31 @@ def _copy(source: Source) -> None:
     )
 
 
-def _put(source: Source, whole: bytes) -> int:
+def _put(source: RepositorySource, whole: bytes) -> int:
     """Writes the repository's row and returns its id."""
     values = {**asdict(source, filter=lambda field, _: field.name != "id"), "listing": whole}
     if not source.id:
-        return int(Repository.insert(**values).execute())
-    if not Repository.update(**values).where(Repository.id == source.id).execute():
+        return int(RepositoryRow.insert(**values).execute())
+    if not RepositoryRow.update(**values).where(RepositoryRow.id == source.id).execute():
         raise NotFound(f"the repository {source.name} was removed meanwhile")
     return source.id
 
 
-def touch(source: Source) -> None:
+def touch(source: RepositorySource) -> None:
     """Records that the stored index is still current."""
-    Repository.update(fetched_at=source.fetched_at).where(Repository.id == source.id).execute()
+    RepositoryRow.update(fetched_at=source.fetched_at).where(RepositoryRow.id == source.id).execute()
 
 
 def remove(name: str) -> None:
     """Removes a repository. Raises `NotFound`."""
     with catalogue.atomic():
-        if not Repository.delete().where(Repository.name == name).execute():
+        if not RepositoryRow.delete().where(RepositoryRow.name == name).execute():
             raise NotFound(f"there is no repository {name}")
 
 
 def forget_unnamed() -> None:
     """Deletes all but the most recent repositories that are not configured."""
     with catalogue.atomic():
-        old = Repository.select(Repository.id).where(Repository.name.is_null())
-        old = old.order_by(Repository.fetched_at.desc()).offset(_MAX_UNNAMED_REPOSITORIES).limit(_DELETE_BATCH)
-        Repository.delete().where(Repository.id.in_(old)).execute()
+        old = RepositoryRow.select(RepositoryRow.id).where(RepositoryRow.name.is_null())
+        old = old.order_by(RepositoryRow.fetched_at.desc()).offset(_MAX_UNNAMED_REPOSITORIES).limit(_DELETE_BATCH)
+        RepositoryRow.delete().where(RepositoryRow.id.in_(old)).execute()

@@ -10,7 +10,7 @@ import peewee
 from attrs import frozen
 
 from models.charts.repositories import semver
-from models.charts.repositories.stored import Chart, ChartVersion, Repository, Table, catalogue
+from models.charts.repositories.stored import CatalogueTable, Chart, ChartVersion, RepositoryRow, catalogue
 from models.charts.responses import Upgrade
 
 _APP_VERSIONS = """
@@ -20,7 +20,7 @@ _APP_VERSIONS = """
 _CHART = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+\S*")
 
 
-class ReleaseSource(Table):
+class ReleaseSource(CatalogueTable):
     """The reference with which this server installed or upgraded a release last, without its version."""
 
     cluster = peewee.TextField()
@@ -82,8 +82,8 @@ def named_versions(chart: str) -> Iterator[tuple[str, str]]:
 
 
 def _newer(name: str, version: str, chart_ref: str | None) -> Iterator[Upgrade]:
-    query = Chart.select(Repository.name, Chart.id).join(Repository)
-    query = query.where(Repository.name.is_null(False), Chart.name == name).order_by(Repository.id)
+    query = Chart.select(RepositoryRow.name, Chart.id).join(RepositoryRow)
+    query = query.where(RepositoryRow.name.is_null(False), Chart.name == name).order_by(RepositoryRow.id)
     for repository, id in cast("list[tuple[str, int]]", list(query.tuples())):
         ref = f"{repository}/{name}"
         if chart_ref is not None and ref != chart_ref:

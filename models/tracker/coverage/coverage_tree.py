@@ -22,7 +22,7 @@ Counts = tuple[int, int]
 
 
 @frozen
-class Entry:
+class TreeEntry:
     """A folder or a file. `name` may be several folders that hold nothing but each other."""
 
     name: str
@@ -49,7 +49,7 @@ class Level:
 
     folder: str
     parents: Sequence[tuple[str, str]]
-    entries: Sequence[Entry]
+    entries: Sequence[TreeEntry]
     count: int
 
 
@@ -89,7 +89,7 @@ def _grouped(files: Mapping[str, Counts], prefix: str) -> dict[str, dict[str, Co
     return groups
 
 
-def _entry(prefix: str, name: str, members: Mapping[str, Counts], before: Counts | None) -> Entry:
+def _entry(prefix: str, name: str, members: Mapping[str, Counts], before: Counts | None) -> TreeEntry:
     covered, missed = _sum(members.values())
     now, then = percent(covered, missed), percent(*before) if before else None
     change = None if now is None or then is None else now - then
@@ -97,7 +97,9 @@ def _entry(prefix: str, name: str, members: Mapping[str, Counts], before: Counts
     full = prefix + name
     while is_folder and len(inner := _grouped(members, full)) == 1 and next(iter(inner)).endswith("/"):
         full += next(iter(inner))
-    return Entry(full[len(prefix) :].rstrip("/"), full.rstrip("/"), is_folder, covered, missed, len(members), change)
+    return TreeEntry(
+        full[len(prefix) :].rstrip("/"), full.rstrip("/"), is_folder, covered, missed, len(members), change
+    )
 
 
 def _sum(counts: Iterable[Counts]) -> Counts:
@@ -111,14 +113,14 @@ def _sum(counts: Iterable[Counts]) -> Counts:
 class Tile:
     """A rectangle of the treemap, in units of a map of this width and height."""
 
-    entry: Entry
+    entry: TreeEntry
     x: float
     y: float
     width: float
     height: float
 
 
-def treemap(entries: Sequence[Entry], width: float, height: float) -> list[Tile]:
+def treemap(entries: Sequence[TreeEntry], width: float, height: float) -> list[Tile]:
     """Rectangles whose areas are the numbers of lines, squarified: each row is filled while its tiles grow squarer."""
     waiting = sorted((entry for entry in entries if entry.lines), key=lambda entry: -entry.lines)
     tiles, x, y = list[Tile](), 0.0, 0.0
@@ -141,7 +143,7 @@ def treemap(entries: Sequence[Entry], width: float, height: float) -> list[Tile]
     return tiles
 
 
-def _worst(row: Sequence[Entry], side: float, scale: float) -> float:
+def _worst(row: Sequence[TreeEntry], side: float, scale: float) -> float:
     """The largest ratio of two sides among the tiles of a row along this side."""
     areas = [entry.lines * scale for entry in row]
     total = sum(areas)

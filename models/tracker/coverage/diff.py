@@ -61,7 +61,7 @@ _ESCAPED = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f
 
 
 @frozen
-class Diff:
+class Hunks:
     """The changed lines of files, as ranges whose ends are included."""
 
     files: Mapping[str, Ranges]
@@ -76,23 +76,23 @@ class Diff:
     """The new paths of renamed files by their old ones."""
 
 
-def read_diff(data: bytes) -> Diff:
+def read_diff(data: bytes) -> Hunks:
     """A unified diff, or `{"base","head","files":{PATH:[[FIRST,LAST]]}}`. Raises `Invalid`."""
     if len(data) > MAX_DIFF_BYTES:
-        return Diff({}, problem=TOO_LARGE)
+        return Hunks({}, problem=TOO_LARGE)
     data = _utf8(data)
     if _COLOURED.search(data):
         data = _COLOUR.sub(b"", data)
     if data.lstrip()[:1] == b"{":
         diff = _from_json(data)
     elif _COMBINED.search(data):
-        diff = Diff({}, problem=COMBINED)
+        diff = Hunks({}, problem=COMBINED)
     elif not data.strip() or _UNIFIED.search(data):
         diff = _from_unified(data)
     else:
         raise Invalid(_NO_DIFF)
     if len(diff.files) > MAX_DIFF_FILES or sum(map(len, diff.files.values())) > MAX_DIFF_RANGES:
-        return Diff({}, diff.base, diff.head, problem=TOO_LARGE, base_commits=diff.base_commits)
+        return Hunks({}, diff.base, diff.head, problem=TOO_LARGE, base_commits=diff.base_commits)
     return diff
 
 
@@ -104,7 +104,7 @@ def _utf8(data: bytes) -> bytes:
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
-def _from_json(data: bytes) -> Diff:
+def _from_json(data: bytes) -> Hunks:
     try:
         values = json.loads(data)
         files = {str(path): _ranges(ranges) for path, ranges in values.get("files", {}).items()}
@@ -119,7 +119,7 @@ def _from_json(data: bytes) -> Diff:
         check_text({"base": base, "head": head, "files": list(files), "baseCommits": parents, "renames": renames})
     except Invalid as problem:
         raise Invalid(f"diff: {problem.message}") from None
-    return Diff(files, base, head, base_commits=parents, renames=dict(list(renames.items())[:MAX_DIFF_FILES]))
+    return Hunks(files, base, head, base_commits=parents, renames=dict(list(renames.items())[:MAX_DIFF_FILES]))
 
 
 def _path_text(value: Any) -> str:
@@ -141,7 +141,7 @@ def _ranges(values: Any) -> Ranges:
     return [range for range in ranges if range[0] <= range[1]]
 
 
-def _from_unified(data: bytes) -> Diff:
+def _from_unified(data: bytes) -> Hunks:
     files: dict[str, Ranges] = {}
     renames: dict[str, str] = {}
     path: str | None = None
@@ -153,7 +153,7 @@ def _from_unified(data: bytes) -> Diff:
         if old > 0 or new > 0:  # within a hunk, a line may begin like a header
             kind = text[:1]
             if kind not in _LINE_KINDS:
-                return Diff({}, problem=f"line {number} of the diff begins with neither a space, + nor -{_WITHOUT}")
+                return Hunks({}, problem=f"line {number} of the diff begins with neither a space, + nor -{_WITHOUT}")
             if kind == b"+" and path is not None:
                 _extend(files[path], line)
             old -= kind not in (b"+", b"\\")
@@ -161,7 +161,7 @@ def _from_unified(data: bytes) -> Diff:
             line += kind not in (b"-", b"\\")
             is_changed |= kind in (b"+", b"-")
             if not (is_changed or old > 0 or new > 0):
-                return Diff({}, problem=f"the hunk that ends in line {number} of the diff changes no line{_WITHOUT}")
+                return Hunks({}, problem=f"the hunk that ends in line {number} of the diff changes no line{_WITHOUT}")
         elif match := _GIT_HEADER.match(text):
             prefixes = _PREFIXES.get(match[1] or b"", ())  # none with `diff.noprefix`
         elif prefixes is None and (match := _OLD_FILE.match(text)):
@@ -169,7 +169,7 @@ def _from_unified(data: bytes) -> Diff:
         elif text.startswith(b"+++ "):
             path, is_in_file, prefixes = _path(text[4:], (b"b/",) if prefixes is None else prefixes), True, None
             if path in files:
-                return Diff({}, problem=SEVERAL)
+                return Hunks({}, problem=SEVERAL)
             if path is not None:
                 files[path] = []
         elif prefixes is not None and text.startswith(b"rename from "):
@@ -180,7 +180,7 @@ def _from_unified(data: bytes) -> Diff:
             old, line, new = int(hunk[1] or 1), int(hunk[2]), int(hunk[3] or 1)
             is_changed = False
     changed = {path: ranges for path, ranges in files.items() if ranges}
-    return Diff(changed, renames=dict(list(renames.items())[:MAX_DIFF_FILES]))
+    return Hunks(changed, renames=dict(list(renames.items())[:MAX_DIFF_FILES]))
 
 
 def ranges_of(lines: Iterable[int]) -> Ranges:
@@ -236,7 +236,7 @@ def read_paths(listing: bytes) -> list[str]:
     return paths
 
 
-def with_paths(diff: Diff, paths: Sequence[str]) -> Diff:
+def with_paths(diff: Hunks, paths: Sequence[str]) -> Hunks:
     """The diff with those files of the repository that share a name with a changed file."""
     names = {file_name(path) for path in diff.files}
     return evolve(diff, paths=[path for path in paths if file_name(path) in names])

@@ -95,7 +95,7 @@ class FailureGroup:
 
 
 @frozen
-class FailurePage:
+class FailureListing:
     """One page: `groups`, or `entries` where they are not grouped."""
 
     groups: Sequence[FailureGroup]
@@ -110,7 +110,7 @@ class FailurePage:
     """The number of pages."""
 
 
-def page_of(run_id: int, baseline_id: int | None, query: FailureQuery, number: int, size: int) -> FailurePage:
+def page_of(run_id: int, baseline_id: int | None, query: FailureQuery, number: int, size: int) -> FailureListing:
     """One page of the failures of a run. Without a baseline no failure counts as new."""
     new = NewFailures() if baseline_id is None else new_failures.of_run(run_id, baseline_id)
     values: dict[str, Any] = {"run": run_id, "pattern": "%", "least_new": 0}
@@ -127,7 +127,7 @@ def page_of(run_id: int, baseline_id: int | None, query: FailureQuery, number: i
     count = max(1, -(-{"cause": causes, "suite": suites, "none": matching}[query.group] // size))
     number = min(number, count - 1)
     values |= {"size": size, "start": number * size}
-    page = FailurePage((), (), matching, total, number, count)
+    page = FailureListing((), (), matching, total, number, count)
     if query.group == "none":
         rows = reports.execute_sql(_PAGE.format(only=only), values).fetchall()
         return evolve(page, entries=_entries(rows, baseline_id))

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from attrs import frozen
 
 from models.errors import Conflict, Invalid, NotFound
-from models.inputs import Kind, body, inputs
+from models.inputs import InputKind, body, inputs
 from models.inputs import read as read_inputs
 from models.json_format import Instant, http_message
 from models.paging import INT32
@@ -66,7 +66,7 @@ def _text(about: str, most: int) -> Any:
             raise Invalid(f"{name} must not contain NUL")
         return storable(value.strip())
 
-    return body(about, required=True, kind=Kind({"type": "string", "maxLength": most}, read, reads_absent=True))
+    return body(about, required=True, kind=InputKind({"type": "string", "maxLength": most}, read, reads_absent=True))
 
 
 def _read_field(name: str, value: Any) -> Any:
@@ -84,31 +84,31 @@ def _read_priority(name: str, value: Any) -> int:
 
 
 @http_message
-class NewRule:
+class NewTriageRule:
     name: str = _text("What the rule is for", MAX_NAME_CHARACTERS)
     category: str = _text("The category of the failures that match", MAX_CATEGORY_CHARACTERS)
     pattern: str = _text("Text that is found anywhere, in any case; `*` is any text", MAX_PATTERN_CHARACTERS)
     field: TriageField = body(
-        "Where it is searched", "any", kind=Kind({"type": "string", "enum": list(FIELDS)}, _read_field)
+        "Where it is searched", "any", kind=InputKind({"type": "string", "enum": list(FIELDS)}, _read_field)
     )
     priority: int = body(
         "Rules are tried in this order, then by id",
         DEFAULT_PRIORITY,
-        kind=Kind({"type": "integer", "minimum": -INT32, "maximum": INT32}, _read_priority),
+        kind=InputKind({"type": "integer", "minimum": -INT32, "maximum": INT32}, _read_priority),
     )
 
 
 NOT_A_FIELD = "is not a field of a triage rule"
 
 
-def read(fields: Mapping[str, Any]) -> NewRule:
+def read(fields: Mapping[str, Any]) -> NewTriageRule:
     """A new rule from the fields of a form. Raises `Invalid`, which names the field."""
-    if unknown := sorted(set(fields) - {declared.json_name for declared in inputs(NewRule)}):
+    if unknown := sorted(set(fields) - {declared.json_name for declared in inputs(NewTriageRule)}):
         raise Invalid(f"{unknown[0]} {NOT_A_FIELD}")
-    return read_inputs(NewRule, {}, {}, fields)
+    return read_inputs(NewTriageRule, {}, {}, fields)
 
 
-def add(project_id: int, rule: NewRule, now: int) -> TriageRuleInfo:
+def add(project_id: int, rule: NewTriageRule, now: int) -> TriageRuleInfo:
     """Adds a rule. Raises `Conflict`. Within a transaction."""
     count = reports.execute_sql("SELECT count(*) FROM triage_rule WHERE project_id = ?", (project_id,)).fetchone()[0]
     if count >= MAX_RULES:

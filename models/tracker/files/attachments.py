@@ -9,7 +9,7 @@ from itertools import islice
 
 from attrs import frozen
 
-from models.config.settings import Attachments as Settings
+from models.config.settings import AttachmentSettings
 from models.errors import NotFound
 from models.tracker.files.attachment_files import AttachmentFolder, StagedFile
 from models.tracker.tables import Run, reports, stored_bytes
@@ -73,7 +73,7 @@ def add(
     run: Run,
     files: Sequence[StagedFile],
     folder: AttachmentFolder,
-    settings: Settings,
+    settings: AttachmentSettings,
     now: int,
     is_anonymous: bool = False,
 ) -> tuple[list[str], Collection[str]]:
@@ -91,7 +91,11 @@ def add(
 
 
 def _insert(
-    run: Run, files: Sequence[StagedFile], folder: AttachmentFolder, settings: Settings, common: Mapping[str, int]
+    run: Run,
+    files: Sequence[StagedFile],
+    folder: AttachmentFolder,
+    settings: AttachmentSettings,
+    common: Mapping[str, int],
 ) -> list[str]:
     """Inserts the rows of the files, and moves the files to their places. Returns warnings.
 
@@ -128,7 +132,7 @@ def _insert(
     return [f"{count} attachment(s) were not stored: {why}" for why, count in beyond.items()]
 
 
-def share_of_project(settings: Settings) -> int:
+def share_of_project(settings: AttachmentSettings) -> int:
     """The bytes that the attachments of one project may have."""
     return settings.total // 4 if settings.per_project is None else settings.per_project
 
@@ -136,7 +140,7 @@ def share_of_project(settings: Settings) -> int:
 class _Room:
     """Made before an upload is stored: what was stored already is not its excess, if a limit has been lowered since."""
 
-    def __init__(self, project: int, settings: Settings) -> None:
+    def __init__(self, project: int, settings: AttachmentSettings) -> None:
         self._project, self._settings = project, settings
         self._share = max(share_of_project(settings), _bytes_of(project))
         self._total = max(settings.total, stored_bytes("attachment_content"))
@@ -205,7 +209,7 @@ def _evict(is_full: Callable[[], bool], where: str = "WHERE", values: Sequence[i
             yield row[0], row[1]
 
 
-def delete_excess(settings: Settings) -> Collection[str]:
+def delete_excess(settings: AttachmentSettings) -> Collection[str]:
     """Deletes some attachments beyond the shares of projects and the total, oldest first, after a limit was lowered.
 
     Returns their hashes; none where there is no excess.

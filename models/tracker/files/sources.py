@@ -10,7 +10,7 @@ from typing import Literal
 
 from attrs import frozen
 
-from models.config.settings import Source as Settings
+from models.config.settings import SourceSettings
 from models.errors import NotFound
 from models.tracker.coverage import patch
 from models.tracker.coverage.diff import Ranges
@@ -55,13 +55,13 @@ class CoveredFile:
     """Why the forge gave no text."""
 
 
-def mode_of(project: Project, settings: Settings) -> Mode:
+def mode_of(project: Project, settings: SourceSettings) -> Mode:
     """The project's own mode, else the global one."""
     mode: Mode = project.source_mode or settings.mode
     return mode
 
 
-def add(run: Run, project: Project, settings: Settings) -> str | None:
+def add(run: Run, project: Project, settings: SourceSettings) -> str | None:
     """Stores the staged files that have the name of a covered file, in the transaction of the upload.
 
     Returns why they are ignored, if they are.
@@ -89,7 +89,7 @@ def _evict(limit: int) -> None:
         reports.execute_sql("DELETE FROM source WHERE run_id = ?", (oldest,))
 
 
-def covered_file(run: Run, project: Project, path: str, settings: Settings) -> CoveredFile:
+def covered_file(run: Run, project: Project, path: str, settings: SourceSettings) -> CoveredFile:
     """A file of the run's coverage reports. Raises `NotFound`."""
     rows = reports.execute_sql(_COVERED, (run.id, path)).fetchall()
     if not rows:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from attrs import frozen
 
-from models.config.settings import ForgeReports, QualityGate
+from models.config.settings import ForgeReportSettings, QualityGate
 from models.errors import Problem
 from models.tracker.failures.first_failures import first_failures
 from models.tracker.forge_reports.commit_reports import distrusted, is_waiting, is_whole
@@ -85,7 +85,7 @@ def find(
     commit: str,
     link: ForgeLink,
     gate: QualityGate,
-    settings: ForgeReports,
+    settings: ForgeReportSettings,
     forges: Forges,
     late: int,
 ) -> CommitFacts | str:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from attrs import evolve, frozen
 
-from models.config.settings import Forge, ForgeReports, QualityGate
+from models.config.settings import ForgeReportSettings, ForgeSettings, QualityGate
 from models.errors import Problem
 from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, Message
 from models.percentages import change, rounded_down
@@ -49,7 +49,7 @@ class CommitReport:
     """A commit that may be reported, with its verdict and the repository of its project."""
 
     project: Project
-    settings: ForgeReports
+    settings: ForgeReportSettings
     link: ForgeLink
     commit: str
     judged: CommitVerdict
@@ -58,7 +58,7 @@ class CommitReport:
     """Else it has a comment only."""
 
     @property
-    def forge(self) -> Forge:
+    def forge(self) -> ForgeSettings:
         """That of the link, which is OK."""
         assert self.link.forge is not None
         return self.link.forge
@@ -117,7 +117,7 @@ def is_pending(project_id: int, commit: str) -> bool:
 
 
 def find(
-    project_id: int, commit: str, gate: QualityGate, settings: ForgeReports, forges: Forges, late: int
+    project_id: int, commit: str, gate: QualityGate, settings: ForgeReportSettings, forges: Forges, late: int
 ) -> CommitReport | str:
     """A commit that may be reported, or why it may not. `late` as for `commit_gate.judge`."""
     project = Project.get_or_none(Project.id == project_id)

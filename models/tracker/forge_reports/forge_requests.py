@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from attrs import field, frozen
 
-from models.config.settings import Forge
+from models.config.settings import ForgeSettings
 from models.outbound.formats import HttpMessage
 from models.tracker.forge_reports.commit_reports import CommitReport, CommitStatus
 from models.tracker.forges.project_forge import api_url
@@ -44,7 +44,9 @@ def status_request(found: CommitReport, status: CommitStatus, token: str, public
     return request(forge, token, "POST", f"/repos/{repository}/statuses/{commit}", body | {"context": status.context})
 
 
-def request(forge: Forge, token: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> HttpMessage:
+def request(
+    forge: ForgeSettings, token: str, method: str, path: str, body: Mapping[str, Any] | None = None
+) -> HttpMessage:
     """A request to the API of a forge, with its token."""
     headers = dict(GITHUB_HEADERS) if forge.type == "github" else {"Accept": "application/json"}
     data = b""
@@ -55,12 +57,12 @@ def request(forge: Forge, token: str, method: str, path: str, body: Mapping[str,
     return HttpMessage(api_url(forge) + path, data, headers, token, header, scheme, method)
 
 
-def installation(forge: Forge, jwt: str, repository: str) -> HttpMessage:
+def installation(forge: ForgeSettings, jwt: str, repository: str) -> HttpMessage:
     """Which installation of a GitHub App has a repository. `jwt` is that of the App."""
     return request(forge, jwt, "GET", f"/repos/{quote(repository)}/installation")
 
 
-def installation_token(forge: Forge, jwt: str, id: int, repository: str) -> HttpMessage:
+def installation_token(forge: ForgeSettings, jwt: str, id: int, repository: str) -> HttpMessage:
     """A token of an installation, for one repository."""
     body = {"repositories": [repository.rpartition("/")[2]]}
     return request(forge, jwt, "POST", f"/app/installations/{id}/access_tokens", body)
@@ -75,7 +77,7 @@ def digest(message: HttpMessage) -> str:
 class CommentRequests:
     """The requests about the comments of pull and merge requests of a repository."""
 
-    forge: Forge
+    forge: ForgeSettings
     repository: str
     token: str = field(repr=False)
 

@@ -6,7 +6,7 @@ from typing import get_args
 
 from attrs import evolve
 
-from models.config.settings import ForgeReports, ReportComment, ReportPublish, ReportStatuses, UntrustedReport
+from models.config.settings import ForgeReportSettings, ReportComment, ReportPublish, ReportStatuses, UntrustedReport
 from models.tracker.tables import Project
 
 OF_PROJECT = ("enabled", "comment", "statuses", "context", "untrusted", "publish")
@@ -17,6 +17,6 @@ UNTRUSTED = get_args(UntrustedReport)
 PUBLISH = get_args(ReportPublish)
 
 
-def of_project(project: Project, settings: ForgeReports) -> ForgeReports:
+def of_project(project: Project, settings: ForgeReportSettings) -> ForgeReportSettings:
     own = {name: getattr(project, f"forge_reports_{name}") for name in OF_PROJECT}
     return evolve(settings, **{name: value for name, value in own.items() if value is not None})

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from attrs import frozen
 
-from models.config.settings import ForgeReports, Outbox
+from models.config.settings import ForgeReportSettings, OutboxSettings
 from models.outbound import following, outbox
 from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, Message
 from models.outbound.tables import store
@@ -97,7 +97,7 @@ class Wait:
     due_at: int | None
 
 
-def note(commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
+def note(commits: Iterable[Commit], now: int, times: ForgeReportSettings) -> None:
     """Commits whose report may have changed, in the caller's transaction."""
     most = int(times.max_wait * SECOND)
     soon = now + min(int(times.debounce * SECOND), most)
@@ -106,7 +106,9 @@ def note(commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
         store.execute_sql(_NOTE, values)
 
 
-def follow(source: str, after: int | None, last: int, commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
+def follow(
+    source: str, after: int | None, last: int, commits: Iterable[Commit], now: int, times: ForgeReportSettings
+) -> None:
     """Notes the commits of what a source has after `after`, up to `last`, unless another node did so before."""
     with store.atomic():
         if following.position(source) == after:
@@ -141,7 +143,7 @@ def next_due() -> tuple[int | None, int]:
 
 
 def enqueue(
-    wait: Wait, messages: Sequence[Message], is_over: bool, now: int, limits: Outbox, verdict: str | None = None
+    wait: Wait, messages: Sequence[Message], is_over: bool, now: int, limits: OutboxSettings, verdict: str | None = None
 ) -> bool:
     """Stores the messages of a commit, which waits on unless it `is_over`; False if it has changed meanwhile.
 
@@ -168,7 +170,7 @@ def reported(since: int) -> list[Commit]:
     return [(row[0], row[1]) for row in store.execute_sql(_REPORTED, (since, _MAX_REPORTED))]
 
 
-def forget(now: int, limits: Outbox, longest: float) -> None:
+def forget(now: int, limits: OutboxSettings, longest: float) -> None:
     """Deletes what waits since longer than a message may, and what is known of commits of long ago.
 
     `longest` is how many seconds a run may take to be complete.
@@ -226,7 +228,7 @@ def keep_comment(project_id: int, repository: str, number: int, kept: Comment, n
         store.execute_sql(_KEEP_COMMENT, values)
 
 
-def renew(project_id: int, commits: Iterable[Commit], now: int, times: ForgeReports) -> None:
+def renew(project_id: int, commits: Iterable[Commit], now: int, times: ForgeReportSettings) -> None:
     """Ends a refusal, and reports commits anew: settings have changed, or what counts."""
     with store.atomic():
         for table in _REFUSALS.values():

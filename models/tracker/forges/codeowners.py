@@ -21,7 +21,7 @@ _SIGN = re.compile(r"\\.|\*+|.", re.DOTALL)
 
 
 @frozen
-class Line:
+class OwnerLine:
     """A line with a pattern. `is_excluded`: files that match have no owner in this section."""
 
     pattern: re.Pattern[str]
@@ -33,7 +33,7 @@ class Line:
 class Codeowners:
     """The lines of each section: those that exclude files, then the others, the last first."""
 
-    sections: Sequence[Sequence[Line]]
+    sections: Sequence[Sequence[OwnerLine]]
     _cached: dict[str, tuple[str, ...]] = field(factory=dict, eq=False, repr=False)
 
     def of(self, path: str) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class Codeowners:
         return owners
 
 
-def _of_section(lines: Sequence[Line], path: str) -> Sequence[str]:
+def _of_section(lines: Sequence[OwnerLine], path: str) -> Sequence[str]:
     """The owners by the lines of a section, of which those that exclude files come first."""
     for line in lines:
         if line.pattern.match(path):
@@ -58,7 +58,7 @@ def _of_section(lines: Sequence[Line], path: str) -> Sequence[str]:
 
 def parse(text: str) -> Codeowners:
     """The rules of a file. Lines that have no meaning are ignored, as GitHub and GitLab do."""
-    sections: dict[str, list[Line]] = {"": []}
+    sections: dict[str, list[OwnerLine]] = {"": []}
     lines, defaults = sections[""], tuple[str, ...]()
     rows = [row for raw in text.splitlines() if (row := raw.strip()) and not row.startswith("#")]
     has_sections = any(_header(row) for row in rows)
@@ -74,7 +74,7 @@ def parse(text: str) -> Codeowners:
             continue
         if has_sections and not pattern.startswith("/"):
             pattern = f"**/{pattern}"  # of GitLab, where only a pattern with a slash before it begins at the root
-        lines.append(Line(re.compile(_expression(pattern)), owners or defaults, is_excluded))
+        lines.append(OwnerLine(re.compile(_expression(pattern)), owners or defaults, is_excluded))
     for lines in sections.values():
         lines.reverse()
         lines.sort(key=lambda line: not line.is_excluded)

@@ -25,7 +25,7 @@ PORTS = {"http": 80, "https": 443}
 
 
 @frozen
-class Repository:
+class ForgeRepository:
     """A repository on a forge. `port` is that of its pages; None where the URL does not name it (ssh)."""
 
     scheme: str
@@ -51,7 +51,7 @@ def without_login(url: str) -> str:
     return _LOGIN.sub(replaced, url)
 
 
-def repository(url: str | None) -> Repository | None:
+def repository(url: str | None) -> ForgeRepository | None:
     """The repository of an http, https, ssh or `user@host:path` URL; None for anything else."""
     text = (url or "").strip()
     scheme, port = "https", None
@@ -76,7 +76,7 @@ def repository(url: str | None) -> Repository | None:
     path = path.strip("/").removesuffix(".git").rstrip("/")
     host = f"[{host}]" if ":" in host else host
     is_one = "/" in path and ".." not in path.split("/")
-    return Repository(scheme, host.lower(), port, path) if is_one else None
+    return ForgeRepository(scheme, host.lower(), port, path) if is_one else None
 
 
 def forge_of(host: str, ci_provider: str | None = None) -> str | None:

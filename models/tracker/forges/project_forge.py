@@ -15,17 +15,17 @@ from attrs import field, frozen
 from models import globs
 from models.accounts.accounts import User
 from models.accounts.permissions import role_in
-from models.config.settings import Forge, Source
+from models.config.settings import ForgeSettings, SourceSettings
 from models.errors import Conflict
 from models.tracker import visibility
 from models.tracker.files import sources
 from models.tracker.files.sources import CoveredFile
-from models.tracker.forges.forge_links import PORTS, ForgePages, Repository, is_commit, pages_of, repository
+from models.tracker.forges.forge_links import PORTS, ForgePages, ForgeRepository, is_commit, pages_of, repository
 from models.tracker.project_secrets import ProjectSecrets
 from models.tracker.tables import Project, Run, reports
 
 State = Literal["OK", "UNCONFIRMED", "UNKNOWN_HOST", "NO_TOKEN", "REFUSED"]
-Forges = Mapping[str, Forge]
+Forges = Mapping[str, ForgeSettings]
 
 TOKEN = "forgeToken"  # noqa: S105 (its name)
 GITHUB_RAW = "application/vnd.github.raw+json"
@@ -52,7 +52,7 @@ class ForgeLink:
     state: State
     reason: str | None
     name: str | None = None
-    forge: Forge | None = None
+    forge: ForgeSettings | None = None
     path: str | None = None
     """Of the repository, without that of the forge's URL."""
 
@@ -64,7 +64,7 @@ class FileRequest:
     project_id: int
     has_own_token: bool
     name: str
-    forge: Forge
+    forge: ForgeSettings
     url: str
     path: str
     commit: str
@@ -74,14 +74,14 @@ class FileRequest:
     auth_scheme: str = "Bearer"
 
 
-def api_url(forge: Forge) -> str:
+def api_url(forge: ForgeSettings) -> str:
     if forge.api_url is not None:
         return forge.api_url
     is_public = forge.type == "github" and urlsplit(forge.url).hostname == "github.com"
     return "https://api.github.com" if is_public else forge.url + _API_PATHS[forge.type]
 
 
-def find(forges: Forges, found: Repository) -> tuple[str, Forge, str] | None:
+def find(forges: Forges, found: ForgeRepository) -> tuple[str, ForgeSettings, str] | None:
     """The name of the first forge that serves a repository, the forge, and the path of the repository there."""
     for name, forge in forges.items():
         path = _path_at(forge, found)
@@ -90,7 +90,7 @@ def find(forges: Forges, found: Repository) -> tuple[str, Forge, str] | None:
     return None
 
 
-def _path_at(forge: Forge, found: Repository) -> str | None:
+def _path_at(forge: ForgeSettings, found: ForgeRepository) -> str | None:
     """The path of a repository at a forge; None if the forge has another host or port."""
     parts = urlsplit(forge.url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
@@ -203,7 +203,7 @@ def offered(project: Project) -> list[str]:
     return [row[0] for row in reports.execute_sql(_OFFERED, (project.id, MAX_OFFERED)) if repository(row[0])]
 
 
-def shows_to(user: User | None, run_id: str, settings: Source) -> bool:
+def shows_to(user: User | None, run_id: str, settings: SourceSettings) -> bool:
     """Whether the files of a run are read from the forge for `user`, who is a member. Raises `Invalid`, `NotFound`."""
     if user is None:
         return False

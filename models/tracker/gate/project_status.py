@@ -71,7 +71,7 @@ _FIRST_FAILING = f"""
     FROM firsts f JOIN run r ON r.id = f.run JOIN run b ON b.id = coalesce(f.id, r.id)"""  # noqa: S608 (constants)
 
 
-class Health(Enum):
+class ProjectHealth(Enum):
     """The health of a project, worst first."""
 
     FAILING = "failing"
@@ -106,7 +106,7 @@ class ProjectStatus:
     """
 
     project: Project
-    health: Health
+    health: ProjectHealth
     reason: str
     run: RunSummary | None
     newest: RunSummary | None
@@ -123,7 +123,7 @@ def visible_to(user: User | None, settings: QualityGate) -> list[ProjectStatus]:
     """The projects that `user` may read: the worst health first, then those that have failed longest."""
     projects = Project.select().where(permissions.readable(user, Project)).order_by(Project.name).limit(MAX_PROJECTS)
     statuses = of(list(projects), settings)
-    order = {health: place for place, health in enumerate(Health)}
+    order = {health: place for place, health in enumerate(ProjectHealth)}
     statuses.sort(key=lambda status: (order[status.health], status.since or 2**62, status.project.name))
     return statuses
 
@@ -195,8 +195,8 @@ def _status(
     since: Mapping[int, FailingSince],
 ) -> ProjectStatus:
     if not runs:
-        return ProjectStatus(project, Health.NO_RUNS, "no report has been posted", None, newest, None, None)
-    order = list(Health)
+        return ProjectStatus(project, ProjectHealth.NO_RUNS, "no report has been posted", None, newest, None, None)
+    order = list(ProjectHealth)
     judged = [(run, *judge(run, verdicts[run.id])) for run in runs]
     run, health, reason = min(judged, key=lambda item: (order.index(item[1]), -item[0].created_at, -item[0].id))
     if len(runs) > 1:
@@ -204,14 +204,14 @@ def _status(
     return ProjectStatus(project, health, reason, run, newest, verdicts[run.id], since.get(run.id))
 
 
-def judge(run: RunSummary | Run, verdict: Verdict) -> tuple[Health, str]:
+def judge(run: RunSummary | Run, verdict: Verdict) -> tuple[ProjectHealth, str]:
     """The health of a run, and the reason in one line."""
     broken = [rule.detail for rule in verdict.rules if not rule.passed]
     failed = run.failed + run.errors
     if broken:
-        return Health.FAILING, "; ".join(broken)
+        return ProjectHealth.FAILING, "; ".join(broken)
     if failed:
-        return Health.FAILING, f"{failed} of {run.tests} tests failed, though the gate passes"
+        return ProjectHealth.FAILING, f"{failed} of {run.tests} tests failed, though the gate passes"
     covered = percent(run.line_covered, run.line_missed)
     doubts = []
     if run.flaky:
@@ -219,6 +219,6 @@ def judge(run: RunSummary | Run, verdict: Verdict) -> tuple[Health, str]:
     if covered is not None and covered < GOOD_COVERAGE:
         doubts.append(f"{int(covered * 10) / 10} % of lines are covered, less than {GOOD_COVERAGE:g} %")
     if doubts:
-        return Health.AT_RISK, "; ".join(doubts)
+        return ProjectHealth.AT_RISK, "; ".join(doubts)
     passed = f"{run.passed} test{'' if run.passed == 1 else 's'} passed"
-    return Health.HEALTHY, passed + (f", {run.skipped} skipped" if run.skipped else "")
+    return ProjectHealth.HEALTHY, passed + (f", {run.skipped} skipped" if run.skipped else "")

@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from models.tracker.insights.summaries import SKIPPED, Result, Summary, extended, summary_of
+from models.tracker.insights.summaries import SKIPPED, CountedResult, Summary, extended, summary_of
 from models.tracker.reports.base import FAILING
 from models.tracker.tables import reports
 
@@ -118,7 +118,7 @@ class _Scopes:
     loaded: set[str]
     """The branches whose scopes are in `ids`."""
 
-    def load(self, results: Iterable[Result]) -> None:
+    def load(self, results: Iterable[CountedResult]) -> None:
         """Reads the scopes of the branches of results: there may be many others."""
         for branch in {result.branch for result in results if result.branch is not None} - self.loaded:
             self.loaded.add(branch)
@@ -127,12 +127,12 @@ class _Scopes:
     def _add(self, rows: Iterable[Sequence[Any]]) -> None:
         self.ids.update({(branch, flag): id if complete else None for branch, flag, id, complete in rows})
 
-    def known(self, result: Result) -> list[int]:
+    def known(self, result: CountedResult) -> list[int]:
         """The ids of the scopes that a result belongs to, without those that are missing."""
         scopes = ((None, None), (None, result.flag), (result.branch, None), (result.branch, result.flag))
         return [id for scope in dict.fromkeys(scopes) if (id := self.ids.get(scope)) is not None]
 
-    def of(self, result: Result) -> list[int]:
+    def of(self, result: CountedResult) -> list[int]:
         """The ids of the scopes that a result belongs to; makes those that are missing."""
         flag, branch = result.flag, result.branch
         self._ensure(None, None)
@@ -198,10 +198,10 @@ def is_current(project_id: int) -> bool:
     return count < _LOOKED_AT and not is_of_project
 
 
-def _by_project(rows: Iterable[Sequence[Any]]) -> Mapping[int, Sequence[Result]]:
-    found = defaultdict[int, list[Result]](list)
+def _by_project(rows: Iterable[Sequence[Any]]) -> Mapping[int, Sequence[CountedResult]]:
+    found = defaultdict[int, list[CountedResult]](list)
     for project, *values in rows:
-        result = Result._make(values)
+        result = CountedResult._make(values)
         if result.status != SKIPPED:
             found[project].append(result)
     return found
@@ -214,10 +214,10 @@ def _scopes(project_id: int, base_branch: str) -> _Scopes:
     return made
 
 
-def _count(scopes: _Scopes, results: Sequence[Result]) -> None:
+def _count(scopes: _Scopes, results: Sequence[CountedResult]) -> None:
     """Counts results of a project; tests whose summaries do not follow from those before are due."""
     scopes.load(results)
-    added = defaultdict[int, dict[int, list[Result]]](lambda: defaultdict(list))
+    added = defaultdict[int, dict[int, list[CountedResult]]](lambda: defaultdict(list))
     for result in results:
         for scope in scopes.of(result):
             added[scope][result.test_id].append(result)
@@ -234,7 +234,7 @@ def _count(scopes: _Scopes, results: Sequence[Result]) -> None:
     reports.write_many(_ADD_DUE, [(test, scopes.project) for test in sorted(again)])
 
 
-def _to_recount(project: int, results: Sequence[Result], known: Mapping[int, Summary]) -> set[int]:
+def _to_recount(project: int, results: Sequence[CountedResult], known: Mapping[int, Summary]) -> set[int]:
     """The tests whose failures, flaky results or times to green these results change."""
     again = {result.test_id for result in results if result.flaky or result.status in FAILING}
     again |= {test for test, summary in known.items() if summary.is_red}
@@ -268,7 +268,7 @@ def _recount(scopes: _Scopes, test: int, until: int) -> int:
     """Counts a test of a project again, from its results up to the id `until`; returns how many were read."""
     results, since = results_of(test, scopes.project, until)
     scopes.load(results)
-    found = defaultdict[int, list[Result]](list)
+    found = defaultdict[int, list[CountedResult]](list)
     for result in results:
         for scope in scopes.of(result):
             found[scope].append(result)
@@ -277,13 +277,13 @@ def _recount(scopes: _Scopes, test: int, until: int) -> int:
     return len(results)
 
 
-def results_of(test: int, project: int, until: int) -> tuple[Sequence[Result], int]:
+def results_of(test: int, project: int, until: int) -> tuple[Sequence[CountedResult], int]:
     """The newest results of a test of a project that are not skipped, up to the id `until`, by id.
 
     And the id of the oldest that was read, 0 where that is all.
     """
     values = {"test": test, "project": project, "position": until}
-    read = [Result._make(row) for row in reports.execute_sql(_OF_TEST, values)]
+    read = [CountedResult._make(row) for row in reports.execute_sql(_OF_TEST, values)]
     return [result for result in read if result.status != SKIPPED], read[0].id if len(read) == MAX_RESULTS else 0
 
 
@@ -303,9 +303,9 @@ def on_results_deleted(ids: Collection[int]) -> None:
         _subtract(_scopes(project, ""), results)
 
 
-def _subtract(scopes: _Scopes, results: Sequence[Result]) -> None:
+def _subtract(scopes: _Scopes, results: Sequence[CountedResult]) -> None:
     scopes.load(results)
-    removed = defaultdict[int, dict[int, list[Result]]](lambda: defaultdict(list))
+    removed = defaultdict[int, dict[int, list[CountedResult]]](lambda: defaultdict(list))
     for result in results:
         for scope in scopes.known(result):
             removed[scope][result.test_id].append(result)
@@ -322,7 +322,7 @@ def _subtract(scopes: _Scopes, results: Sequence[Result]) -> None:
     reports.write_many(_ADD_DUE, [(test, scopes.project) for test in due])
 
 
-def _must_recount(known: Summary | None, gone: Sequence[Result]) -> bool:
+def _must_recount(known: Summary | None, gone: Sequence[CountedResult]) -> bool:
     """Whether a summary without these results does not follow from the one with them."""
     if known is None or not known.is_steady or known.runs <= len(gone):
         return True

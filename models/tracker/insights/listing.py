@@ -16,7 +16,7 @@ from attrs import frozen
 from models.inputs import choice, free_text, instant, query
 from models.paging import INT64, cut, decode_cursor
 from models.tracker.insights import counting
-from models.tracker.insights.summaries import Result, Summary, summary_of
+from models.tracker.insights.summaries import CountedResult, Summary, summary_of
 from models.tracker.tables import reports
 
 Sort = Literal["slowest", "growing", "unreliable", "never-failing"]
@@ -103,7 +103,7 @@ class Insight:
 
 
 @frozen
-class InsightPage:
+class InsightListing:
     """A page of a list. `runs_read`: the number of newest runs that it is about, None where it is about all.
 
     `is_current`: all stored results are counted.
@@ -116,7 +116,7 @@ class InsightPage:
 
 
 @frozen
-class Source:
+class SummarySource:
     """Where lists of tests are read: the scope of kept summaries, or summaries that were computed from runs."""
 
     scope: int | None
@@ -124,26 +124,26 @@ class Source:
     runs_read: int | None
     is_current: bool
 
-    def page(self, sort: str, limit: int, cursor: str | None = None) -> InsightPage:
+    def page(self, sort: str, limit: int, cursor: str | None = None) -> InsightListing:
         """A page of one of the lists in `SORTS`. Raises `Invalid`."""
         key, test = decode_cursor(cursor, int, int) if cursor else (INT64, 0)
         read = _computed if self.scope is None else _kept
         items, next_cursor = cut(read(self, sort, key, test, limit + 1), limit, lambda one: (one.key, one.test_id))
-        return InsightPage(items, next_cursor, self.runs_read, self.is_current)
+        return InsightListing(items, next_cursor, self.runs_read, self.is_current)
 
 
-def source(project_id: int, filter: InsightFilter) -> Source:
+def source(project_id: int, filter: InsightFilter) -> SummarySource:
     """The summaries of the tests of a project.
 
     While results are not counted yet, they are computed if that does not leave runs out.
     """
     scope, is_current = _scope(project_id, filter), counting.is_current(project_id)
     if scope is not None and is_current:
-        return Source(scope, {}, None, True)
+        return SummarySource(scope, {}, None, True)
     runs, is_partial = _runs(project_id, filter)
     if scope is not None and is_partial:
-        return Source(scope, {}, None, False)
-    return Source(None, _summaries(runs), len(runs) if is_partial else None, True)
+        return SummarySource(scope, {}, None, False)
+    return SummarySource(None, _summaries(runs), len(runs) if is_partial else None, True)
 
 
 def _scope(project_id: int, filter: InsightFilter) -> int | None:
@@ -171,11 +171,11 @@ def _runs(project_id: int, filter: InsightFilter) -> tuple[Sequence[int], bool]:
 
 def _summaries(runs: Sequence[int]) -> dict[int, Summary]:
     rows = reports.execute_sql(counting.OF_RUNS, {"runs": json.dumps([*runs])})
-    results: Iterable[Result] = map(Result._make, rows)
+    results: Iterable[CountedResult] = map(CountedResult._make, rows)
     return {test: summary_of([*group]) for test, group in groupby(results, key=lambda result: result.test_id)}
 
 
-def _computed(source: Source, sort: str, key: int, test: int, limit: int) -> Sequence[Insight]:
+def _computed(source: SummarySource, sort: str, key: int, test: int, limit: int) -> Sequence[Insight]:
     of, rows = _KEYS[sort], list[tuple[int, int]]()
     for id, summary in source.computed.items():
         place = of(summary)
@@ -191,7 +191,7 @@ def _insight(id: int, names: Sequence[Any], key: int, summary: Summary) -> Insig
     return Insight(id, class_name, name, file, key, *(getattr(summary, column) for column in _SHOWN))
 
 
-def _kept(source: Source, sort: str, key: int, test: int, limit: int) -> Sequence[Insight]:
+def _kept(source: SummarySource, sort: str, key: int, test: int, limit: int) -> Sequence[Insight]:
     condition, place = _CONDITIONS[sort]
     values = {"scope": source.scope, "key": key, "test": test, "limit": limit}
     rows = reports.execute_sql(_KEPT.format(condition=condition, key=place), values)

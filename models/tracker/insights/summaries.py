@@ -22,7 +22,7 @@ _PASSED = CASE_STATUSES.index(CaseStatus.PASSED)
 _MICROSECONDS = 1000
 
 
-class Result(NamedTuple):
+class CountedResult(NamedTuple):
     """A result of a test. `at` is the time of its upload, in microseconds."""
 
     id: int
@@ -75,7 +75,7 @@ class Summary:
         return not self.unreliable
 
 
-def summary_of(results: Sequence[Result]) -> Summary:
+def summary_of(results: Sequence[CountedResult]) -> Summary:
     """The summary of the results of one test, which are sorted by id."""
     failed = {result.id for result in results if result.status in FAILING}
     flaky = _flaky(results, failed)
@@ -91,7 +91,7 @@ def summary_of(results: Sequence[Result]) -> Summary:
     )  # fmt: skip
 
 
-def extended(known: Summary, results: Sequence[Result]) -> Summary:
+def extended(known: Summary, results: Sequence[CountedResult]) -> Summary:
     """The summary with further results, which passed, of a test that is not red."""
     floor, mark, marked, sample = known.floor, known.mark, known.marked, known.sample
     for result in results:
@@ -135,7 +135,7 @@ def _median(ordered: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _flaky(results: Sequence[Result], failed: Collection[int]) -> set[int]:
+def _flaky(results: Sequence[CountedResult], failed: Collection[int]) -> set[int]:
     """The ids of the results that are marked flaky, or failed for a commit for which the test passed in another run.
 
     Both in one flag, module and suite, as in `models/tracker/failures/flaky.py`.
@@ -157,11 +157,11 @@ def _flaky(results: Sequence[Result], failed: Collection[int]) -> set[int]:
     return found
 
 
-def _leg(result: Result) -> tuple[object, ...]:
+def _leg(result: CountedResult) -> tuple[object, ...]:
     return result.commit, result.flag, result.module, result.suite
 
 
-def _recoveries(results: Sequence[Result], failed: Collection[int]) -> tuple[int, int, int]:
+def _recoveries(results: Sequence[CountedResult], failed: Collection[int]) -> tuple[int, int, int]:
     """How often a branch was green again in a flag, after how long in all, and 1 if one is red."""
     if not failed:
         return 0, 0, 0
@@ -177,9 +177,9 @@ def _recoveries(results: Sequence[Result], failed: Collection[int]) -> tuple[int
     return count, total, int(bool(red))
 
 
-def _by_run(results: Sequence[Result]) -> Iterator[Sequence[Result]]:
+def _by_run(results: Sequence[CountedResult]) -> Iterator[Sequence[CountedResult]]:
     """The results of each run, in the order of the first ones."""
-    runs = dict[int, list[Result]]()
+    runs = dict[int, list[CountedResult]]()
     for run, group in groupby(results, key=lambda result: result.run_id):
         runs.setdefault(run, []).extend(group)
     yield from runs.values()

@@ -19,7 +19,7 @@ from attrs import astuple
 
 from models.storage.sqlite import storable
 from models.storage.staged_file import check_file
-from models.tracker.coverage.diff import Diff
+from models.tracker.coverage.diff import Hunks
 from models.tracker.coverage.line_sets import pack
 from models.tracker.failures.signatures import MAX_SAMPLE_CHARACTERS, digest, signature
 from models.tracker.files.attachment_paths import missing, normalised, owners
@@ -216,7 +216,7 @@ class StagedRows:
         if self._buffered > _MAX_BUFFERED_CHARACTERS:
             self.flush()
 
-    def diff(self, diff: Diff) -> None:
+    def diff(self, diff: Hunks) -> None:
         """Stages the changed lines."""
         texts = json.dumps(diff.files), json.dumps(diff.paths)
         self._rows["diff"].append((diff.base, diff.head, *texts, diff.problem, json.dumps(diff.renames)))

@@ -100,7 +100,7 @@ class UploadReading:
         except TooLarge as problem:
             return (), [f"paths was ignored: {problem.message}"]
 
-    def _diff(self, files: Sequence[Received], paths: Sequence[str]) -> diff.Diff | None:
+    def _diff(self, files: Sequence[Received], paths: Sequence[str]) -> diff.Hunks | None:
         """The last part `diff`. Raises `Invalid`."""
         part = _last(files, "diff")
         if part is None:

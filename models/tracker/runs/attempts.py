@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from attrs import frozen
 
-from models.config.settings import Runs
+from models.config.settings import RunSettings
 from models.times import SECOND
 from models.tracker.insights import counting
 from models.tracker.tables import Run, reports
@@ -254,12 +254,12 @@ def closed_state(run: Run, otherwise: State = "INCOMPLETE") -> State:
     return "COMPLETE" if has_all else otherwise
 
 
-def late(settings: Runs, now: int) -> int:
+def late(settings: RunSettings, now: int) -> int:
     """The time of the last upload after which no more of a run, or of its commit, are waited for."""
     return now - round(settings.incomplete_after * SECOND)
 
 
-def settle(settings: Runs, now: int) -> int | None:
+def settle(settings: RunSettings, now: int) -> int | None:
     """Closes pending runs whose time is over; returns when the next one's is, None without any.
 
     The time of a run whose last upload is dated later than `now`, because the clock was set back, begins now.

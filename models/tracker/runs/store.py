@@ -13,7 +13,7 @@ from attrs import frozen
 
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential, User
-from models.config.settings import Tracker, TrackerSecurity
+from models.config.settings import TrackerSecurity, TrackerSettings
 from models.errors import Conflict, Denied, NotFound, TooLarge, Unauthenticated
 from models.tracker import open_projects
 from models.tracker.coverage import patch
@@ -78,7 +78,7 @@ class Upload:
 
 
 @frozen
-class Stored:
+class StoredRun:
     """A run after an upload, and its event."""
 
     run: Run
@@ -174,7 +174,9 @@ def check_post(user: User | None, project: str, creator: Creator | None = None) 
     raise Denied(f"{user.username} may not post to {project}")
 
 
-def store(spool: Path, upload: Upload, credential: Credential | None, settings: Tracker, keep: int, now: int) -> Stored:
+def store(
+    spool: Path, upload: Upload, credential: Credential | None, settings: TrackerSettings, keep: int, now: int
+) -> StoredRun:
     """Stores staged reports as a run, or adds them to the run of their key. For a worker, on its own connection.
 
     `keep` is the number of run events to keep. Raises `Unauthenticated`, `Denied`, `Conflict`,
@@ -202,10 +204,10 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         base = _baseline(run, judged, settings)
         warnings = [*warnings, *test_drop.warnings(run.id, base, attempts.is_waiting(run))]
         update = run_events.record(run, project, judged.verdict.passed, keep)
-        return Stored(run, project, judged.verdict, update, warnings, unused)
+        return StoredRun(run, project, judged.verdict, update, warnings, unused)
 
 
-def _baseline(run: Run, judged: CommitVerdict, settings: Tracker) -> int | None:
+def _baseline(run: Run, judged: CommitVerdict, settings: TrackerSettings) -> int | None:
     """The baseline of a run, whose commit was judged: by its own verdict, which a later run of its flag replaces."""
     own = next((flag.verdict for flag in judged.flags if flag.run.id == run.id and flag.verdict is not None), None)
     if own is not None:
@@ -214,7 +216,7 @@ def _baseline(run: Run, judged: CommitVerdict, settings: Tracker) -> int | None:
     return base.run_id if base else None
 
 
-def _creator(upload: Upload, settings: Tracker, now: int) -> Creator | None:
+def _creator(upload: Upload, settings: TrackerSettings, now: int) -> Creator | None:
     return None if upload.address is None else Creator(upload.address, settings.limits, now)
 
 
@@ -226,7 +228,7 @@ def trust_only(user: User | None, project: Project, run: Run, is_new: bool = Fal
 
 
 def _store_codeowners(
-    project: Project, upload: Upload, user: User | None, settings: Tracker, now: int
+    project: Project, upload: Upload, user: User | None, settings: TrackerSettings, now: int
 ) -> Sequence[str]:
     """Keeps the CODEOWNERS file of a trusted upload of the base branch. Returns a warning where it is not kept."""
     if upload.codeowners is None:

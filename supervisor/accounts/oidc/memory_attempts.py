@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from models.accounts.login_attempts import Attempt
+from models.accounts.login_attempts import LoginAttempt
 from models.errors import Throttled
 
 MAX_ATTEMPTS, MAX_ATTEMPTS_OF_CALLER = 500, 20
@@ -14,9 +14,9 @@ class MemoryAttempts:
     """They end with the server. `models.accounts.login_attempts` keeps those that can be stored."""
 
     def __init__(self) -> None:
-        self._by_state: dict[str, Attempt] = {}  # oldest first
+        self._by_state: dict[str, LoginAttempt] = {}  # oldest first
 
-    def begin(self, attempt: Attempt, now: int) -> None:
+    def begin(self, attempt: LoginAttempt, now: int) -> None:
         """Keeps a login that was begun; of too many in all, the oldest of the caller with the most goes.
 
         Raises `Throttled` where the caller has begun too many.

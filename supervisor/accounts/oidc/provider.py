@@ -18,7 +18,7 @@ from models.json_format import SMALL_BODY_BYTES, ParseJson, json_value
 from supervisor.accounts.oidc.id_tokens import MAX_KEYS, Jwk, fitting_key
 from supervisor.http import urls
 from supervisor.http.client import GuardedClient, Request
-from supervisor.http.urls import Login, Url
+from supervisor.http.urls import OriginLogin, Url
 from supervisor.single_flight import SingleFlight
 
 KEPT_SECONDS = 3600.0
@@ -31,7 +31,7 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 @frozen
-class Metadata:
+class ProviderMetadata:
     """What a provider publishes about itself."""
 
     authorization: Url
@@ -94,19 +94,19 @@ class Provider:
         self._metadata, self._keys = Kept(clock), Kept(clock)
         self._unknown_key_at = -math.inf
 
-    async def metadata(self) -> Metadata:
+    async def metadata(self) -> ProviderMetadata:
         """Raises `Upstream`, `TimedOut`, `Unavailable`."""
-        found: Metadata = await self._metadata.get(self._fetch_metadata)
+        found: ProviderMetadata = await self._metadata.get(self._fetch_metadata)
         return found
 
-    async def _fetch_metadata(self) -> Metadata:
+    async def _fetch_metadata(self) -> ProviderMetadata:
         url = _parsed(f"{self.issuer.rstrip('/')}/.well-known/openid-configuration", "issuer")
         document = await self._json(Request(url, _MAX_BYTES, headers={"Accept": "application/json"}))
         if document.get("issuer") != self.issuer:
             raise Upstream("the identity provider has another issuer than tracker.security.oidc.issuer")
         methods = document.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         names = methods if isinstance(methods, list) else []
-        return Metadata(
+        return ProviderMetadata(
             _url(document, "authorization_endpoint"),
             _url(document, "token_endpoint"),
             _url(document, "jwks_uri"),
@@ -146,7 +146,7 @@ class Provider:
         }
         login = None
         if secret is not None and not metadata.posts_secret:
-            login = Login(quote_plus(self.client_id), quote_plus(secret))
+            login = OriginLogin(quote_plus(self.client_id), quote_plus(secret))
         else:
             form |= {"client_id": self.client_id, **({} if secret is None else {"client_secret": secret})}
         headers = {"Accept": "application/json", "Content-Type": _FORM}

@@ -14,12 +14,12 @@ from attrs import frozen
 
 from models.accounts import accounts, group_roles, identities, login_attempts
 from models.accounts.identities import MAX_SUBJECT_LENGTH
-from models.accounts.login_attempts import ATTEMPT_SECONDS, Attempt, Callback, is_random_text, random_text
+from models.accounts.login_attempts import ATTEMPT_SECONDS, Callback, LoginAttempt, is_random_text, random_text
 from models.config.settings import Config
 from models.errors import Denied, DiskFull, Invalid, Problem, Throttled, TimedOut
 from models.json_format import ParseJson
 from models.times import SECOND
-from supervisor.accounts.logins import Accounts, Window, log_reported
+from supervisor.accounts.logins import Accounts, FailureWindow, log_reported
 from supervisor.accounts.oidc.id_tokens import verified_claims
 from supervisor.accounts.oidc.memory_attempts import MemoryAttempts
 from supervisor.accounts.oidc.provider import Provider, shown_error
@@ -63,7 +63,7 @@ class SignOn:
         client = GuardedClient(outbound_rules(outbound, [self.settings.issuer or ""]))
         self._provider = Provider(self.settings, client, clock.since_boot, parse_json)
         self._deadline = 2 * outbound.timeout
-        self._failures = Window(FAILURES_PER_MINUTE, 60.0)
+        self._failures = FailureWindow(FAILURES_PER_MINUTE, 60.0)
         self._memory = MemoryAttempts()
 
     async def begin(self, caller: str, browser: str, target: str) -> str:
@@ -75,7 +75,7 @@ class SignOn:
         metadata = await self._provider.metadata()
         state, now = random_text(), self._clock.now()
         expires_at = now + ATTEMPT_SECONDS * SECOND
-        attempt = Attempt(accounts.digest(state), accounts.digest(browser), target, caller, expires_at)
+        attempt = LoginAttempt(accounts.digest(state), accounts.digest(browser), target, caller, expires_at)
         try:
             await self._accounts.in_store(lambda: login_attempts.begin(attempt, now))
         except DiskFull:

@@ -14,9 +14,9 @@ from attrs import evolve
 
 from models.charts import helm_args, helm_errors, releases, requests
 from models.charts.archives.archive import ChartArchive
-from models.charts.helm_args import Version
+from models.charts.helm_args import HelmVersion
 from models.charts.refs import ChartRef
-from models.charts.releases import Change, was_not_started
+from models.charts.releases import StartedChange, was_not_started
 from models.charts.responses import Release, TestResult
 from models.errors import Failed, Invalid, Problem, TimedOut, Unavailable, Upstream
 from models.times import SECOND
@@ -35,7 +35,7 @@ _DIES_OF_SIGTERM = ("rollback", "uninstall")
 """After SIGTERM these leave a release pending; install and upgrade record that they failed."""
 
 
-async def install(work: Work, request: requests.Install | requests.InstallUpload) -> Release:
+async def install(work: Work, request: requests.InstallRequest | requests.InstallUpload) -> Release:
     helm, chart = await prepare_chart(work, request)
     arguments = helm_args.install(helm, request, str(chart), _seconds(work, request.timeout))
     output = await _change(
@@ -46,7 +46,7 @@ async def install(work: Work, request: requests.Install | requests.InstallUpload
     return await _release(work, output)
 
 
-async def upgrade(work: Work, request: requests.Upgrade | requests.UpgradeUpload) -> Release:
+async def upgrade(work: Work, request: requests.UpgradeRequest | requests.UpgradeUpload) -> Release:
     helm, chart = await prepare_chart(work, request)
     arguments = helm_args.upgrade(helm, request, str(chart), _seconds(work, request.timeout))
     output = await _change(
@@ -65,7 +65,7 @@ async def _remember_source(work: Work, namespace: str, name: str, chart_ref: str
         log.warning("the reference of release %s/%s was not stored: %s", namespace, name, problem.message)
 
 
-async def uninstall(work: Work, request: requests.Uninstall) -> None:
+async def uninstall(work: Work, request: requests.UninstallRequest) -> None:
     helm = await work.charts.helm.version()
     arguments = helm_args.uninstall(helm, request, _seconds(work, request.timeout))
     await _change(work, request.namespace, request.name, arguments, request.timeout)
@@ -73,13 +73,13 @@ async def uninstall(work: Work, request: requests.Uninstall) -> None:
         await _remember_source(work, request.namespace, request.name, None)
 
 
-async def rollback(work: Work, request: requests.Rollback) -> None:
+async def rollback(work: Work, request: requests.RollbackRequest) -> None:
     helm = await work.charts.helm.version()
     arguments = helm_args.rollback(helm, request, _seconds(work, request.timeout))
     await _change(work, request.namespace, request.name, arguments, request.timeout)
 
 
-async def test(work: Work, request: requests.Test) -> list[TestResult]:
+async def test(work: Work, request: requests.TestRequest) -> list[TestResult]:
     """Runs the tests and returns the result of each from the release. A test whose time ran out is RUNNING.
 
     helm stops at the first failure, so the stored results of later tests are from an earlier run.
@@ -108,7 +108,7 @@ async def test(work: Work, request: requests.Test) -> list[TestResult]:
     return [evolve(result, message=messages.get(result.status) or result.message) for result in results]
 
 
-async def prepare_chart(work: Work, request: Any, is_for_lint: bool = False) -> tuple[Version, Path]:
+async def prepare_chart(work: Work, request: Any, is_for_lint: bool = False) -> tuple[HelmVersion, Path]:
     """helm's version and the chart's archive. A fault of the request is raised before a missing helm."""
     try:
         chart = await chart_of(work, request, is_for_lint)
@@ -161,7 +161,7 @@ async def _change(
     setting, dies_of_sigterm = "timeout" if timeout else "svc.helm.timeout", arguments[0] in _DIES_OF_SIGTERM
     bounds = Bounds(seconds + _GRACE_SECONDS, setting, TimedOut, work.begin, dies_of_sigterm)
     stdin = helm_args.values(values) if "--values=-" in arguments else None
-    change = Change(namespace, name, arguments[0], work.charts.clock.now() / SECOND, bounds.seconds)
+    change = StartedChange(namespace, name, arguments[0], work.charts.clock.now() / SECOND, bounds.seconds)
     is_dry_run = any(argument.startswith("--dry-run") for argument in arguments)
     observed = nullcontext() if is_dry_run else work.charts.observe(namespace, name, arguments[0])
     async with observed:
@@ -169,7 +169,7 @@ async def _change(
 
 
 async def _run_change(
-    work: Work, change: Change, arguments: list[str], bounds: Bounds, stdin: bytes | None, is_dry_run: bool
+    work: Work, change: StartedChange, arguments: list[str], bounds: Bounds, stdin: bytes | None, is_dry_run: bool
 ) -> Output:
     namespace, name, output = change.namespace, change.name, None
     try:
@@ -227,7 +227,7 @@ async def _run_exclusively(
     arguments: list[str],
     bounds: Bounds,
     values: bytes | None = None,
-    change: Change | None = None,
+    change: StartedChange | None = None,
 ) -> Output:
     """Runs helm while holding the release's lock; `change` is recorded for recovery."""
     place, helm = work.place, work.charts.helm

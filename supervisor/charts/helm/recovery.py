@@ -18,10 +18,10 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from models.charts.releases import Change
+from models.charts.releases import StartedChange
 from models.errors import Failed, Problem
 from supervisor.charts.helm.runner import PROCESS_NAME
-from supervisor.charts.kube.config import Place
+from supervisor.charts.kube.config import ConfiguredCluster
 from supervisor.charts.kube.releases import Native
 from supervisor.charts.release_reads import Clusters
 from supervisor.children.proc import boot_id, is_running, stat
@@ -40,7 +40,7 @@ ReleaseKey = tuple[str, ...]
 """Identifies a release: its cluster, namespace and name."""
 
 
-def release_key(place: Place, namespace: str, name: str) -> ReleaseKey:
+def release_key(place: ConfiguredCluster, namespace: str, name: str) -> ReleaseKey:
     return ":".join(map(str, place.files)), place.context or "", namespace, name
 
 
@@ -49,8 +49,8 @@ class _Record:
     """A change in progress as stored in a file: cluster, change, the tag of its helm process, and the server."""
 
     file: Path
-    place: Place
-    change: Change
+    place: ConfiguredCluster
+    change: StartedChange
     tag: str
     owner: tuple[int, int, str]
     """Pid, start time and boot of the server."""
@@ -66,10 +66,10 @@ class _Record:
     def read(cls, file: Path) -> _Record:
         """Reads a record. Raises `OSError`, `ValueError`, `KeyError`, `TypeError`."""
         document = json.loads(file.read_text())
-        place = Place(tuple(map(Path, document["place"]["files"])), document["place"]["context"])
+        place = ConfiguredCluster(tuple(map(Path, document["place"]["files"])), document["place"]["context"])
         pid, started, boot = document["owner"]
         return cls(
-            file, place, Change(**document["change"]), str(document["mark"]), (int(pid), int(started), str(boot))
+            file, place, StartedChange(**document["change"]), str(document["mark"]), (int(pid), int(started), str(boot))
         )
 
     @property
@@ -104,7 +104,7 @@ class Recovery:
         self._running: set[asyncio.Task[Any]] = set()
 
     @contextlib.asynccontextmanager
-    async def change(self, place: Place, change: Change) -> AsyncIterator[Callable[[str], None]]:
+    async def change(self, place: ConfiguredCluster, change: StartedChange) -> AsyncIterator[Callable[[str], None]]:
         """The time in which helm changes a release exclusively.
 
         Yields a function to call with the reason if helm began and did not succeed.

@@ -20,7 +20,7 @@ _FAILURE = "Error "
 _END = re.compile(r"==> |\d+ chart\(s\) linted")
 
 
-async def template(work: Work, request: requests.Template | requests.TemplateUpload) -> bytes:
+async def template(work: Work, request: requests.TemplateRequest | requests.TemplateUpload) -> bytes:
     """The rendered manifests as YAML."""
     _, chart = await prepare_chart(work, request)
     arguments = helm_args.template(request, str(chart))
@@ -30,7 +30,7 @@ async def template(work: Work, request: requests.Template | requests.TemplateUpl
     return output.stdout
 
 
-async def lint(work: Work, request: requests.Lint | requests.LintUpload) -> Lint:
+async def lint(work: Work, request: requests.LintRequest | requests.LintUpload) -> Lint:
     """helm's findings. helm gets a folder, because it does not unpack the archive of a malformed chart."""
     _, chart = await prepare_chart(work, request, is_for_lint=True)
     folder = await work.charts.workers.run(archive.unpack, chart, work.subfolder("unpacked"))
@@ -40,11 +40,11 @@ async def lint(work: Work, request: requests.Lint | requests.LintUpload) -> Lint
     if "==> Linting" not in report:
         raise helm_errors.problem_from_output(output.stderr)
     findings = _findings(report)
-    ref = request.chart_ref if isinstance(request, requests.Lint) else None
+    ref = request.chart_ref if isinstance(request, requests.LintRequest) else None
     return Lint(ref, output.ok, findings["ERROR"], findings["WARNING"], findings["INFO"])
 
 
-async def create(work: Work, request: requests.Create) -> Download:
+async def create(work: Work, request: requests.CreateRequest) -> Download:
     """A new chart as helm creates it, as an archive."""
     output = await run_bounded(work, helm_args.create(request), None)
     if not output.ok:

@@ -22,7 +22,7 @@ from attrs import frozen
 
 from models.charts import helm_errors
 from models.children import Exit, Limits
-from models.config.settings import Helm as Settings
+from models.config.settings import HelmSettings
 from models.errors import Invalid, Problem, TimedOut, Unavailable, Unprocessable
 from supervisor.children.child import Child, Children, Launch
 
@@ -64,7 +64,7 @@ class Bounds:
 class Runner:
     """Runs helm processes and tracks those that run."""
 
-    def __init__(self, settings: Settings, children: Children) -> None:
+    def __init__(self, settings: HelmSettings, children: Children) -> None:
         self.settings = settings
         self._children = children
         self._running: dict[Child, Bounds] = {}

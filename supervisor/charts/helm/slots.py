@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 
-from models.charts.helm_args import Version
-from models.config.settings import Helm as Settings
+from models.charts.helm_args import HelmVersion
+from models.config.settings import HelmSettings
 from models.errors import Conflict, Throttled, Unavailable
 from supervisor.charts.helm.runner import PROCESS_NAME, Bounds, Output, Runner
 from supervisor.charts.kube.config import Stamp, stamp
@@ -24,7 +24,7 @@ from supervisor.children.tags import TAG_VARIABLE
 log = logging.getLogger("charts")
 
 _CHECKOUT_BINARY = Path(__file__).resolve().parents[3] / ".tools" / "helm"
-_OLDEST_VERSION = Version(3, 14)
+_OLDEST_VERSION = HelmVersion(3, 14)
 _INHERITED_VARIABLES = (
     "PATH", "LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
     "https_proxy", "no_proxy",
@@ -51,7 +51,7 @@ class Slots:
     queue; slots rotate among the callers.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HelmSettings) -> None:
         self._settings = settings
         self._slots = max(2, settings.max_concurrent or max(_LEAST_DEFAULT_SLOTS, os.cpu_count() or 1))
         self._open_slots = max(1, self._slots - settings.reserved)
@@ -160,7 +160,9 @@ class Slots:
 
 
 class Helm:
-    def __init__(self, settings: Settings, data_dir: Path, children: Children, tag: str, environ: Mapping[str, str]):
+    def __init__(
+        self, settings: HelmSettings, data_dir: Path, children: Children, tag: str, environ: Mapping[str, str]
+    ):
         """`tag` marks this server's processes: the instance of the store."""
         self.settings = settings
         self.runner = Runner(settings, children)
@@ -173,7 +175,7 @@ class Helm:
         self._slots = Slots(settings)
         self._locks: dict[tuple[str, ...], asyncio.Lock] = {}
         self._waiting: Counter[tuple[str, ...]] = Counter()
-        self._detection: asyncio.Task[tuple[str, Version]] | None = None
+        self._detection: asyncio.Task[tuple[str, HelmVersion]] | None = None
         self._binary_stamp: Stamp = ()
 
     @contextlib.contextmanager
@@ -191,7 +193,7 @@ class Helm:
 
     # The binary
 
-    async def version(self) -> Version:
+    async def version(self) -> HelmVersion:
         """The version of helm. Raises `Unavailable` if helm is missing or too old."""
         return (await self._find())[1]
 
@@ -218,16 +220,16 @@ class Helm:
             or (str(_CHECKOUT_BINARY) if _CHECKOUT_BINARY.exists() else None)
         )
 
-    async def _find(self) -> tuple[str, Version]:
+    async def _find(self) -> tuple[str, HelmVersion]:
         if self._detection is None or (self._detection.done() and not self._is_current(self._detection)):
             self._detection = asyncio.create_task(self._detect(), name="helm version")
         return await asyncio.shield(self._detection)
 
-    def _is_current(self, detection: asyncio.Task[tuple[str, Version]]) -> bool:
+    def _is_current(self, detection: asyncio.Task[tuple[str, HelmVersion]]) -> bool:
         """Whether the detected binary is unchanged; an operator may replace it while the server runs."""
         return self.is_there and stamp([Path(detection.result()[0])]) == self._binary_stamp
 
-    async def _detect(self) -> tuple[str, Version]:
+    async def _detect(self) -> tuple[str, HelmVersion]:
         binary = self._binary
         if binary is None or not (executable := shutil.which(binary)):
             reason = f"{binary} does not exist" if binary else "none is on PATH"
@@ -241,7 +243,7 @@ class Helm:
         match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", output.stdout.decode("utf-8", "replace"))
         if not output.ok or match is None:
             raise Unavailable("svc.helm.binary does not report a version as helm does")
-        version = Version(*(int(number or 0) for number in match.groups()))  # `go install` leaves out the patch
+        version = HelmVersion(*(int(number or 0) for number in match.groups()))  # `go install` leaves out the patch
         if (version.major, version.minor) < (_OLDEST_VERSION.major, _OLDEST_VERSION.minor) or version.major > 4:
             raise Unavailable(f"helm {version} is not supported: 3.14 or later, or 4 is needed (svc.helm.binary)")
         log.info("helm %s: %s", version, executable)

@@ -19,7 +19,7 @@ import httptools
 from attrs import Factory, define, field
 
 from models.charts import helm_errors
-from models.charts.kubeconfig import Access, Blob
+from models.charts.kubeconfig import Access, DataOrFile
 from models.errors import TimedOut, Upstream
 from supervisor.http.tls import load_certificate
 
@@ -43,7 +43,7 @@ class _ConnectionClosed(Exception):
 
 
 @define(eq=False)
-class _Connection:
+class _KubeConnection:
     """One connection and its response parser."""
 
     reader: asyncio.StreamReader
@@ -126,7 +126,7 @@ class Connections:
             self._headers = _headers(access)
         except (OSError, ValueError):  # its message would name files
             raise _unreachable("its certificates or credentials cannot be read") from None
-        self._idle: list[_Connection] = []
+        self._idle: list[_KubeConnection] = []
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._is_closed = False
 
@@ -166,7 +166,7 @@ class Connections:
         head = f"{method} {self._access.prefix}{path} HTTP/1.1\r\n{self._headers}Accept: {accept}\r\n{length}\r\n"
         return head.encode() + (body or b"")
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self) -> _KubeConnection:
         access = self._access
         name = (access.server_name or access.host) if self._tls is not None else None
         try:
@@ -181,9 +181,9 @@ class Connections:
                 )
         except OSError as error:
             raise _unreachable(_reason(error)) from None
-        return _Connection(reader, writer)
+        return _KubeConnection(reader, writer)
 
-    async def _request_on(self, connection: _Connection, message: bytes) -> tuple[int, bytes]:
+    async def _request_on(self, connection: _KubeConnection, message: bytes) -> tuple[int, bytes]:
         """Sends a request on a connection, kept if possible. Raises `_ConnectionClosed`, `Upstream`, `TimedOut`."""
         is_reusable = False
         try:
@@ -254,5 +254,5 @@ def _tls(access: Access) -> ssl.SSLContext:
     return context
 
 
-def _bytes(blob: Blob) -> bytes:
+def _bytes(blob: DataOrFile) -> bytes:
     return blob.data if blob.data is not None else Path(blob.file or "").read_bytes()

@@ -39,7 +39,7 @@ _BUSY_RETRY_SECONDS = 5
 
 
 @frozen
-class Kind:
+class ObjectKind:
     """The API path of a kind's objects."""
 
     path: str
@@ -67,7 +67,7 @@ class Cluster:
         self.workers = workers or Workers()
         self.clock = clock or Clock()
         self._connections = Connections(access)
-        self._kinds: dict[str, tuple[float, dict[str, Kind]]] = {}
+        self._kinds: dict[str, tuple[float, dict[str, ObjectKind]]] = {}
 
     def close(self) -> None:
         self._connections.close()
@@ -151,7 +151,7 @@ class Cluster:
         with _json_expected():
             return await self.workers.run_if(len(body) > max_inline, read, body, *arguments)
 
-    async def kind(self, api_version: str, kind: str) -> Kind | None:
+    async def kind(self, api_version: str, kind: str) -> ObjectKind | None:
         """The path of a kind, `None` if the cluster lacks it. Cached; a missing kind is looked up again sooner."""
         read_at, kinds = self._kinds.get(api_version, (float("-inf"), {}))
         age = self.clock.since_boot() - read_at
@@ -160,11 +160,11 @@ class Cluster:
             self._kinds[api_version] = (self.clock.since_boot(), kinds)
         return kinds.get(kind)
 
-    async def _find_kinds(self, api_version: str) -> dict[str, Kind]:
+    async def _find_kinds(self, api_version: str) -> dict[str, ObjectKind]:
         path = f"/{'apis' if '/' in api_version else 'api'}/{quote(api_version)}"
         document = await self.get(path) or {}
         return {
-            resource["kind"]: Kind(path, resource["name"], bool(resource.get("namespaced")))
+            resource["kind"]: ObjectKind(path, resource["name"], bool(resource.get("namespaced")))
             for resource in document.get("resources") or []
             if "/" not in resource["name"]
         }
@@ -242,7 +242,7 @@ async def find_live(
     return own_place, live, "" if live else f"not found: there is no {named_object.kind} {named_object.name}{where}"
 
 
-async def _live(cluster: Cluster, kind: Kind, named_object: ManifestObject, namespace: str | None) -> Live | None:
+async def _live(cluster: Cluster, kind: ObjectKind, named_object: ManifestObject, namespace: str | None) -> Live | None:
     if not all(_is_valid_name(text) for text in (named_object.name, namespace or named_object.name)):
         return None
     live_object = await cluster.get(kind.of(namespace or "", named_object.name))

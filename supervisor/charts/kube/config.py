@@ -10,7 +10,7 @@ import yaml
 from attrs import field, frozen
 
 from models.charts import kubeconfig, yaml_values
-from models.charts.kubeconfig import Access, BadKubeconfig, Blob
+from models.charts.kubeconfig import Access, BadKubeconfig, DataOrFile
 from models.errors import Invalid, Upstream
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -20,7 +20,7 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 @frozen
-class Place:
+class ConfiguredCluster:
     """A configured cluster: by its kubeconfig files, or without files by the in-cluster service account."""
 
     files: tuple[Path, ...]
@@ -62,7 +62,7 @@ class Kube:
         driver = self._environ.get("HELM_DRIVER", "").lower()
         return "" if driver in ("secret", "secrets") else driver
 
-    def place(self, file: Path | None = None, context: str | None = None) -> Place | None:
+    def place(self, file: Path | None = None, context: str | None = None) -> ConfiguredCluster | None:
         """The cluster in effect now, or `None`. `file` and `context` are a host application's choice."""
         if file is not None:
             return self._place((file,), context) if file.is_file() else None
@@ -72,13 +72,13 @@ class Kube:
             return self._place(existing, context) if existing else None
         return self._place((), None) if self._in_cluster() else None
 
-    def _place(self, files: tuple[Path, ...], context: str | None) -> Place:
+    def _place(self, files: tuple[Path, ...], context: str | None) -> ConfiguredCluster:
         names = ["HELM_DRIVER", "HELM_DRIVER_SQL_CONNECTION_STRING"] if self.driver else []
         found = {"KUBECONFIG": os.pathsep.join(str(file.absolute()) for file in files)} if files else {}
         if not files:
             names += ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"]
         found |= {name: self._environ[name] for name in names if name in self._environ}
-        return Place(files, context, tuple(found.items()))
+        return ConfiguredCluster(files, context, tuple(found.items()))
 
     def _named(self) -> tuple[Path, ...] | None:
         if self._configured is not None:
@@ -92,7 +92,7 @@ class Kube:
     def _in_cluster(self) -> bool:
         return bool(self._environ.get("KUBERNETES_SERVICE_HOST")) and (self._account / "token").is_file()
 
-    def access(self, place: Place) -> Access:
+    def access(self, place: ConfiguredCluster) -> Access:
         """Reads the kubeconfig files. Raises `Upstream`, or `UnsupportedKubeconfig` if only helm can connect."""
         if not place.files:
             return Access(
@@ -100,8 +100,8 @@ class Kube:
                 host=self._environ["KUBERNETES_SERVICE_HOST"],
                 port=int(port) if (port := self._environ.get("KUBERNETES_SERVICE_PORT", "")).isdecimal() else 443,
                 prefix="",
-                authority=Blob(file=self._account / "ca.crt"),
-                token=Blob(file=self._account / "token"),
+                authority=DataOrFile(file=self._account / "ca.crt"),
+                token=DataOrFile(file=self._account / "token"),
             )
         try:
             access = kubeconfig.access(kubeconfig.merged([(file, _read(file)) for file in place.files]), place.context)
@@ -111,7 +111,7 @@ class Kube:
             raise kubeconfig.UnsupportedKubeconfig("the environment names a proxy for the cluster")
         return access
 
-    def contexts(self, place: Place) -> tuple[list[tuple[str, str]], str]:
+    def contexts(self, place: ConfiguredCluster) -> tuple[list[tuple[str, str]], str]:
         """Name and namespace of each context of the kubeconfig, and the one in effect. Raises `Upstream`."""
         try:
             whole = kubeconfig.merged([(file, _read(file)) for file in place.files])

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from models.charts import releases
-from models.charts.releases import BadRelease, Brief, Change, Revision, Stored, TooLarge
+from models.charts.releases import BadRelease, Brief, ReleaseTooLarge, Revision, StartedChange, Stored
 from models.charts.resources import ManifestObject, named
 from models.charts.responses import Event, HistoryRow, ListRow, Resource
 from models.errors import Invalid, NotFound, Unprocessable, Upstream
@@ -137,7 +137,7 @@ async def unpacked(workers: Workers, secret: Mapping[str, Any]) -> Stored:
     """The release in a Secret, unpacked in a worker if it is large. Raises `BadRelease`."""
     size = len((secret.get("data") or {}).get("release") or "")
     if size <= MAX_INLINE_BYTES:
-        with contextlib.suppress(TooLarge):
+        with contextlib.suppress(ReleaseTooLarge):
             return releases.unpacked(secret, MAX_INLINE_BYTES)
     with _unpackable():
         return await workers.run(releases.for_responses, secret)
@@ -242,7 +242,7 @@ class Native:
         except Invalid as problem:
             raise Upstream(f"release {name}: {problem.message}") from None
 
-    async def mark_failed(self, change: Change, description: str) -> bool:
+    async def mark_failed(self, change: StartedChange, description: str) -> bool:
         """Marks a release's newest revision as failed if the change left it pending; returns whether it did."""
         for _ in range(_MAX_WRITE_ATTEMPTS):
             secret = await self._newest_secret(change.namespace, change.name)

@@ -20,7 +20,7 @@ from supervisor.charts.kube.cluster import (
     METADATA_LIST,
     OBJECT,
     Cluster,
-    Kind,
+    ObjectKind,
     find_live,
 )
 
@@ -66,7 +66,7 @@ class _Owned:
 
     api_version: str
     kind: str
-    path: Kind
+    path: ObjectKind
     metadata: Mapping[str, Any]
     owner: str = ""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from supervisor.cli.ctl.discovery import Address, Place, places
+from supervisor.cli.ctl.discovery import Address, ServerPlace, places
 from supervisor.cli.ctl.errors import FAILED, REFUSED, UNKNOWN, USAGE, CtlError, ServerAway
 from supervisor.cli.ctl.terminal import plain
 
@@ -129,7 +129,7 @@ class Client:
                 tried.append(f"{place.name}: {problem}" if is_named else f"{place.name}: {address}: {problem}")
         raise ServerAway("\n".join(["no server answers", *(f"  {line}" for line in tried)]))
 
-    def _attempts(self, place: Place) -> Iterator[tuple[Address | None, str | http.client.HTTPConnection]]:
+    def _attempts(self, place: ServerPlace) -> Iterator[tuple[Address | None, str | http.client.HTTPConnection]]:
         if place.problem:
             yield None, place.problem
         for address in place.addresses:

@@ -30,7 +30,7 @@ class Address(NamedTuple):
         return f"unix://{self.socket}" if self.socket else self.url
 
 
-class Place(NamedTuple):
+class ServerPlace(NamedTuple):
     """One place to look for a server: its addresses, or the reason why it has none."""
 
     name: str
@@ -38,20 +38,20 @@ class Place(NamedTuple):
     problem: str = ""
 
 
-def places(options: Namespace, environ: Mapping[str, str]) -> Iterator[Place]:
+def places(options: Namespace, environ: Mapping[str, str]) -> Iterator[ServerPlace]:
     """The places to try, in order. A place that was named is the only one. Raises `CtlError`."""
     if options.socket:
-        yield Place(f"--socket {options.socket}", (Address(socket=options.socket),))
+        yield ServerPlace(f"--socket {options.socket}", (Address(socket=options.socket),))
     elif options.url:
-        yield Place(f"--url {options.url}", (parse_url(options.url),))
+        yield ServerPlace(f"--url {options.url}", (parse_url(options.url),))
     elif url := environ.get("PILOTHOUSE_URL", ""):
-        yield Place(f"PILOTHOUSE_URL {url}", (parse_url(url),))
+        yield ServerPlace(f"PILOTHOUSE_URL {url}", (parse_url(url),))
     elif options.data_dir or options.config:
         yield data_place(Path(options.data_dir or data_dir_of(Path(options.config or ""))))
     else:
         for folder in _default_folders():
             yield data_place(folder)
-        yield Place(DEFAULT_URL, (Address(url=DEFAULT_URL),))
+        yield ServerPlace(DEFAULT_URL, (Address(url=DEFAULT_URL),))
 
 
 class LocalServer(NamedTuple):
@@ -135,7 +135,7 @@ def _data_dir_in(text: str, config: Path) -> str:
     return str(found) if found else "data"
 
 
-def data_place(folder: Path) -> Place:
+def data_place(folder: Path) -> ServerPlace:
     """The place that a data directory is: the addresses in `endpoint.json`, if its server runs."""
     name, file = f"data directory {folder}", folder / ENDPOINT_FILE
     try:
@@ -149,15 +149,15 @@ def data_place(folder: Path) -> Place:
             runs = (
                 f"pid {holder} is starting or stopping" if (holder := lock_holder(folder)) else "no server runs on it"
             )
-            return Place(name, problem=f"{runs} (it has no {ENDPOINT_FILE})")
-        return Place(name, problem=error.strerror or str(error))
+            return ServerPlace(name, problem=f"{runs} (it has no {ENDPOINT_FILE})")
+        return ServerPlace(name, problem=error.strerror or str(error))
     except (ValueError, TypeError, KeyError, AttributeError):
-        return Place(name, problem=f"{file} is damaged")
+        return ServerPlace(name, problem=f"{file} is damaged")
     if owner not in (0, os.geteuid()):
-        return Place(name, problem=f"{file} belongs to another user (uid {owner})")
+        return ServerPlace(name, problem=f"{file} belongs to another user (uid {owner})")
     if lock_holder(folder) is None:
-        return Place(name, problem="no server runs on it (its lock is not held)")
-    return Place(name, tuple(addresses), "" if addresses else "its server listens nowhere")
+        return ServerPlace(name, problem="no server runs on it (its lock is not held)")
+    return ServerPlace(name, tuple(addresses), "" if addresses else "its server listens nowhere")
 
 
 def lock_holder(folder: Path) -> int | None:

@@ -18,7 +18,7 @@ from supervisor.cli.ctl.terminal import plain, shown_log
 _LINES, _MAX_LINES = 10, 10_000
 
 
-class Source(NamedTuple):
+class LogSource(NamedTuple):
     """One log: of a process, of a stream, and the label of its lines."""
 
     name: str
@@ -53,7 +53,7 @@ def tail(client: Client, arguments: Namespace) -> int:
     return FAILED if failed else OK
 
 
-def sources(client: Client, selectors: Sequence[str], stream: str | None = None) -> list[Source]:
+def sources(client: Client, selectors: Sequence[str], stream: str | None = None) -> list[LogSource]:
     """The logs of one stream, or of both where a process has a file for each. Raises `CtlError`.
 
     Lines have the names of the processes as labels where there are several; lines of standard error are marked as
@@ -66,11 +66,11 @@ def sources(client: Client, selectors: Sequence[str], stream: str | None = None)
         has_stdout, has_stderr = process["stdoutLogfile"] is not None, process["stderrLogfile"] is not None
         is_one_file = process["stdoutLogfile"] == process["stderrLogfile"]
         if stream is not None:
-            found.append(Source(process["name"], stream, name))
+            found.append(LogSource(process["name"], stream, name))
         if stream is None and (has_stdout or not has_stderr):
-            found.append(Source(process["name"], "stdout", name))
+            found.append(LogSource(process["name"], "stdout", name))
         if stream is None and has_stderr and not is_one_file:
-            found.append(Source(process["name"], "stderr", f"{name} stderr".lstrip()))
+            found.append(LogSource(process["name"], "stderr", f"{name} stderr".lstrip()))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from attrs import frozen
 
-from supervisor.children.openings import Identity, Place, open_at, place_of
+from supervisor.children.openings import FileCredentials, FilePlace, open_at, place_of
 
 
 @frozen
@@ -26,9 +26,9 @@ class LogRights:
     """With which identity each log file is accessed, where others than root can change its path."""
 
     def __init__(self) -> None:
-        self._identities: dict[str, Identity] = {}
+        self._identities: dict[str, FileCredentials] = {}
 
-    def take_over(self, identities: Mapping[str, Identity | None]) -> None:
+    def take_over(self, identities: Mapping[str, FileCredentials | None]) -> None:
         """Adds those of the configured log files; a file of the server's own user has none."""
         for path, identity in identities.items():
             if identity is None:
@@ -36,7 +36,7 @@ class LogRights:
             else:
                 self._identities[path] = identity
 
-    def of(self, path: str) -> Identity | None:
+    def of(self, path: str) -> FileCredentials | None:
         """That of a log file or of one of its backups."""
         stem, _, number = path.rpartition(".")
         return self._identities.get(path) or (self._identities.get(stem) if number.isdigit() else None)
@@ -46,7 +46,7 @@ rights = LogRights()
 """Of all log files of the server: a file has one path, and one process writes to it."""
 
 
-def log_place(path: Path | str) -> contextlib.AbstractContextManager[Place]:
+def log_place(path: Path | str) -> contextlib.AbstractContextManager[FilePlace]:
     return place_of(str(path), rights.of(str(path)))
 
 
@@ -56,11 +56,11 @@ def opened(path: Path) -> BinaryIO:
         return reader(place, place.name)
 
 
-def reader(place: Place, name: bytes) -> BinaryIO:
+def reader(place: FilePlace, name: bytes) -> BinaryIO:
     return os.fdopen(open_at(place, os.O_RDONLY, name=name), "rb")
 
 
-def writer(place: Place, name: bytes, flags: int = 0) -> FileIO:
+def writer(place: FilePlace, name: bytes, flags: int = 0) -> FileIO:
     """Opens a log file or a backup for writing at its end. Raises `OSError`."""
     return FileIO(open_at(place, os.O_WRONLY | os.O_APPEND | flags, name=name), "ab")
 

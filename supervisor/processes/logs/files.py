@@ -96,7 +96,7 @@ def backup(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
-class Logs:
+class LogFiles:
     """Rotates log files; followers continue in the backups.
 
     What reads a file raises `OSError` where its file system does not answer.

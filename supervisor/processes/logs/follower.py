@@ -75,7 +75,7 @@ class _Segment:
 
 
 @define
-class Follower:
+class LogFollower:
     """Follows one log file for one connection, which may have several readers."""
 
     _logs: ProcessLogs
@@ -97,10 +97,10 @@ class Follower:
         self._readers.append(beginning)
         self._woken.set()
 
-    def again(self) -> Follower:
+    def again(self) -> LogFollower:
         """One that goes on after the last chunk, where the file could not be read."""
         beginning = self._beginning if self._sent is None else Beginning(after=self._sent)
-        return Follower(self._logs, self._file, beginning, readers=self._readers)
+        return LogFollower(self._logs, self._file, beginning, readers=self._readers)
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """The first chunk, which may be empty, then at most ten a second.

@@ -19,7 +19,7 @@ from pathlib import Path
 from attrs import Factory, define
 
 from models.supervision.process import ProcessSpec
-from supervisor.processes.logs.files import LogFile, Logs
+from supervisor.processes.logs.files import LogFile, LogFiles
 from supervisor.processes.logs.growth import open_inotify, read_inotify, watch_files
 from supervisor.processes.logs.places import Position
 from supervisor.processes.logs.sinks import Origin, Sink
@@ -63,7 +63,7 @@ class _Source:
 
 
 class LogForwarder:
-    def __init__(self, logs: Logs, make_sink: Callable[[str], Sink], positions: Path) -> None:
+    def __init__(self, logs: LogFiles, make_sink: Callable[[str], Sink], positions: Path) -> None:
         """`positions` is the file with the stored positions."""
         self.lost: Counter[str] = Counter()
         """Lines that no sink takes, by process."""

@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from attrs import define, evolve
 
 from supervisor.processes.logs.access import LogFile, readable
-from supervisor.processes.logs.files import Logs, size_of
+from supervisor.processes.logs.files import LogFiles, size_of
 from supervisor.processes.logs.rotation import DONE, Rotated, Rotation, rotate
 from supervisor.processes.logs.threads import DaemonThreads
 
@@ -44,7 +44,7 @@ _MAX_READ_BYTES = 64 * 1024
 class LogGrowth:
     """Watches the log files that exist, and those of a process from its spawn on."""
 
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: LogFiles) -> None:
         self._logs = logs
         self._files: dict[str, LogFile] = {}
         self._new: set[str] = set()

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.config.settings import Server
+from models.config.settings import ServerSettings
 from models.errors import Failed
 from models.supervision import log_marks
 from models.supervision.captured_logs import keep_for_now, remove_old
@@ -23,7 +23,7 @@ from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.history import off_loop
 from supervisor.processes.logs.access import rights
-from supervisor.processes.logs.files import LogFile, Logs, log_sizes, size_of
+from supervisor.processes.logs.files import LogFile, LogFiles, log_sizes, size_of
 from supervisor.processes.logs.growth import LogGrowth
 from supervisor.processes.notices import Notices
 from supervisor.processes.process.context import identity_of
@@ -38,9 +38,11 @@ _MEASURE_SECONDS, _SETTLE_SECONDS = 5.0, 1.0
 
 
 class ProcessLogs:
-    def __init__(self, fleet: Fleet, server: Server, clock: Clock, notices: Notices, event_writer: EventWriter) -> None:
+    def __init__(
+        self, fleet: Fleet, server: ServerSettings, clock: Clock, notices: Notices, event_writer: EventWriter
+    ) -> None:
         """Raises `peewee.PeeweeException`."""
-        self.files = Logs(fleet.log_files, clock, notices)
+        self.files = LogFiles(fleet.log_files, clock, notices)
         self.files.on_rotation = self._on_rotation
         self.new_marks: PubSub[LogMark] = PubSub()
         self._event_writer = event_writer

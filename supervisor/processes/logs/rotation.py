@@ -13,7 +13,7 @@ from io import FileIO
 
 from attrs import frozen
 
-from supervisor.children.openings import Place
+from supervisor.children.openings import FilePlace
 from supervisor.processes.logs.access import LogFile, log_place, reader, writer
 
 log = logging.getLogger("logs")
@@ -77,7 +77,7 @@ def empty(path: str) -> str:
     return ""
 
 
-def _rotate(file: LogFile, place: Place) -> Rotated:
+def _rotate(file: LogFile, place: FilePlace) -> Rotated:
     facts = place.stat()
     if not stat.S_ISREG(facts.st_mode):
         return Rotated(file, Rotation.MISSING)
@@ -99,7 +99,7 @@ def _rotate(file: LogFile, place: Place) -> Rotated:
     return Rotated(file, Rotation.TRUNCATED if file.backups else Rotation.ROTATED, size)
 
 
-def _copy_to_backup(place: Place, backups: int) -> bool:
+def _copy_to_backup(place: FilePlace, backups: int) -> bool:
     """Returns whether the disk has room for the copy, without the oldest backups if need be. Raises `OSError`."""
     while True:
         try:
@@ -121,7 +121,7 @@ def _copy_to_backup(place: Place, backups: int) -> bool:
     return True
 
 
-def _copy(place: Place, target: bytes) -> None:
+def _copy(place: FilePlace, target: bytes) -> None:
     """Copies to the end of the file, including what is added meanwhile: little can be lost before the truncation."""
     place.unlink(target)
     with reader(place, place.name) as source, writer(place, target, os.O_CREAT | os.O_EXCL) as copy:
@@ -142,7 +142,7 @@ class _Whole:
         return len(piece)
 
 
-def _copy_rest(place: Place) -> None:
+def _copy_rest(place: FilePlace) -> None:
     """Copies what was added while the backups moved on. Where the disk is full, that is lost."""
     with (
         contextlib.suppress(OSError),

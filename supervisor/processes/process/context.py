@@ -17,7 +17,7 @@ from models.errors import Invalid
 from models.supervision.process import LogMode, ProcessSpec
 from models.supervision.record import Record
 from supervisor.children.child import Children, Launch
-from supervisor.children.openings import Identity, open_settings
+from supervisor.children.openings import FileCredentials, open_settings
 from supervisor.children.orphans import Cgroups, Orphans
 from supervisor.children.tags import FINGERPRINT_VARIABLE, TAG_VARIABLE
 from supervisor.clock import Clock
@@ -140,13 +140,13 @@ def _is_looked_up(spec: ProcessSpec) -> bool:
     return any((spec.env_file, spec.directory, spec.user, spec.group))
 
 
-def identity_of(spec: ProcessSpec) -> Identity | None:
+def identity_of(spec: ProcessSpec) -> FileCredentials | None:
     """With which a process accesses files, where it has another user than the server; else `None`."""
     try:
         uid, gid, groups, _ = _account(spec)
     except Invalid:
         return None
-    return None if uid is None or gid is None else Identity(uid, gid, groups)
+    return None if uid is None or gid is None else FileCredentials(uid, gid, groups)
 
 
 def _opener_of(user: str | None, group: str | None) -> Callable[[str], int]:

@@ -52,7 +52,7 @@ class HookCalledOff(Exception):
 
 
 @frozen
-class Hook:
+class HookRun:
     """One run of a hook. `request` is the number of the request that it belongs to; a later stop ends it."""
 
     kind: str
@@ -64,7 +64,7 @@ class Hook:
 
 @define(eq=False)
 class _Running:
-    hook: Hook
+    hook: HookRun
     called_off: asyncio.Future[None]
 
 
@@ -100,7 +100,7 @@ class Hooks:
             return
         attempt.phase = Phase.START_PRE
         try:
-            await self._run(Hook(START_PRE, spec.start_pre, spec.hook_timeout, attempt.request), spec, launch)
+            await self._run(HookRun(START_PRE, spec.start_pre, spec.hook_timeout, attempt.request), spec, launch)
         except HookCalledOff:
             attempt.call_off()
         attempt.phase = Phase.SPAWN
@@ -139,10 +139,10 @@ class Hooks:
         if action is None or self._context.closing or (action.when is When.FINAL and not is_final):
             return
         if self._waiting_actions < _MAX_WAITING_ACTIONS:
-            hook = Hook(ON_FAILURE, action.command, spec.hook_timeout, next_request(), self._end_variables())
+            hook = HookRun(ON_FAILURE, action.command, spec.hook_timeout, next_request(), self._end_variables())
             self._tasks.start(self._run_on_failure(hook))
 
-    async def _run_on_failure(self, hook: Hook) -> None:
+    async def _run_on_failure(self, hook: HookRun) -> None:
         self._waiting_actions += 1
         state = self._state
         try:
@@ -167,10 +167,10 @@ class Hooks:
         self, kind: str, instance: ProcessInstance, command: Sequence[str], request: int, timeout: float | None = None
     ) -> None:
         if instance.launch is not None:
-            hook = Hook(kind, command, timeout or instance.spec.hook_timeout, request, self._end_variables())
+            hook = HookRun(kind, command, timeout or instance.spec.hook_timeout, request, self._end_variables())
             await self._run_noted(hook, instance.spec, instance.launch)
 
-    async def _run_noted(self, hook: Hook, spec: ProcessSpec, launch: Launch) -> None:
+    async def _run_noted(self, hook: HookRun, spec: ProcessSpec, launch: Launch) -> None:
         """Runs a hook; a failure is a notice."""
         try:
             await self._run(hook, spec, launch)
@@ -182,7 +182,7 @@ class Hooks:
     def _post_failed(self, kind: str, problem: str) -> None:
         self._context.notices.post("process.hook_failed", self._name, f"{self._name}: {problem}", hook=kind)
 
-    async def _run(self, hook: Hook, spec: ProcessSpec, launch: Launch) -> None:
+    async def _run(self, hook: HookRun, spec: ProcessSpec, launch: Launch) -> None:
         """Returns when it has ended with exit code 0. Raises `HookFailed`, `HookCalledOff`."""
         running = _Running(hook, asyncio.get_running_loop().create_future())
         self._running.append(running)
@@ -232,7 +232,7 @@ class Hooks:
             await orphans.end(tree.living(), 0.0)
 
 
-def _launch_of(hook: Hook, launch: Launch) -> Launch:
+def _launch_of(hook: HookRun, launch: Launch) -> Launch:
     server_id, _, name = launch.environment[TAG_VARIABLE].split(":", 2)
     inherited = {key: text for key, text in launch.environment.items() if key not in _NOT_INHERITED}
     environment = {**inherited, **hook.variables, TAG_VARIABLE: f"{server_id}:0:{name}"}

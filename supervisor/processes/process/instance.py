@@ -17,7 +17,7 @@ from attrs import evolve
 from models.children import Exit
 from models.config.redaction import shown_words
 from models.errors import Failed
-from models.supervision.process import Kind, ProcessSpec
+from models.supervision.process import ProcessKind, ProcessSpec
 from models.times import SECOND
 from supervisor.children.child import Child, Launch
 from supervisor.children.orphans import ProcessTree
@@ -194,7 +194,7 @@ class ProcessInstance:
             self._on_executing()
 
     def _on_executing(self) -> None:
-        if self.spec.type is Kind.NOTIFY:
+        if self.spec.type is ProcessKind.NOTIFY:
             if self.spec.ready_timeout and self.is_starting:
                 self._tasks.start(self._wait_for_ready())
         elif self.spec.seconds_until_running:
@@ -236,9 +236,14 @@ class ProcessInstance:
             self.status_text = message.status
         if message.extension is not None:
             self._extended_until = self._context.clock.since_boot() + message.extension
-        if message.ready and self.spec.type is Kind.NOTIFY:
+        if message.ready and self.spec.type is ProcessKind.NOTIFY:
             self._mark_running()
-        if message.watchdog == "1" and self.spec.type is Kind.NOTIFY and self.is_starting and self.child.is_adopted:
+        if (
+            message.watchdog == "1"
+            and self.spec.type is ProcessKind.NOTIFY
+            and self.is_starting
+            and self.child.is_adopted
+        ):
             self._assume_ready("and has sent WATCHDOG=1")
         if message.watchdog == "1":
             self._pinged_at = asyncio.get_running_loop().time()
@@ -369,7 +374,7 @@ class ProcessInstance:
 
     def did_start(self, exit: Exit) -> bool:
         """Whether an instance that exited while it was starting counts as started: it was too short to be observed."""
-        must_wait = self.spec.seconds_until_running or self.spec.type is Kind.NOTIFY
+        must_wait = self.spec.seconds_until_running or self.spec.type is ProcessKind.NOTIFY
         return not must_wait and not self.was_not_executed(exit)
 
     def was_not_executed(self, exit: Exit) -> bool:
@@ -378,7 +383,11 @@ class ProcessInstance:
 
     def start_failure(self, exit: Exit) -> str:
         """Why it failed to start: how it ended, and the end of its standard error where that is a file of its own."""
-        missed = "it sent READY=1" if self.spec.type is Kind.NOTIFY else f"it had run for {self.spec.start_seconds:g} s"
+        missed = (
+            "it sent READY=1"
+            if self.spec.type is ProcessKind.NOTIFY
+            else f"it had run for {self.spec.start_seconds:g} s"
+        )
         reason = self.start_problem or f"it ended with {exit} before {missed}"
         if self.was_not_executed(exit):
             problem = self.child.launch_problem

@@ -14,7 +14,7 @@ from models.supervision.process import ENDED, IDLE, TRANSITIONS, TROUBLE, Proces
 from models.supervision.record import Record
 from models.supervision.runs import Cause
 from models.times import SECOND
-from supervisor.children.proc import Identity
+from supervisor.children.proc import ProcessIdentity
 from supervisor.processes.logs.files import LogFile
 from supervisor.processes.process.context import SupervisionContext
 
@@ -112,7 +112,7 @@ class ProcessState:
         if self.spec.has_runs:
             self._context.runs.begin(self.record, cause)
 
-    def on_spawned(self, identity: Identity, since: float, start: int) -> None:
+    def on_spawned(self, identity: ProcessIdentity, since: float, start: int) -> None:
         """It has an operating-system process since `since` (in seconds since boot), which is `start` (since 1970)."""
         self._since = since
         self.note(pid=identity.pid, start_ticks=identity.start_ticks, boot_id=identity.boot_id, start=start)

@@ -12,11 +12,11 @@ from attrs import define, field
 
 from models.config import secret_files
 from models.config.parsers import ValidationError
-from models.config.settings import Forge, ForgeApp
+from models.config.settings import ForgeApp, ForgeSettings
 from models.errors import Conflict, Invalid, Upstream
 from models.json_format import SMALL_BODY_BYTES, json_value
 from models.outbound.formats import HttpMessage
-from models.outbound.outbox import Outcome
+from models.outbound.outbox import DeliveryOutcome
 from models.tracker.forge_reports import forge_requests
 from supervisor.http.client import GuardedClient
 from supervisor.single_flight import SingleFlight
@@ -35,7 +35,7 @@ Key = tuple[str, str]
 class TokenRefused(Upstream):
     """The forge gave no token. `outcome` is that of its answer."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: DeliveryOutcome) -> None:
         super().__init__(outcome.error or "the forge gave no token")
         self.outcome = outcome
 
@@ -56,7 +56,7 @@ class AppTokens:
         self._tokens: OrderedDict[Key, _Token] = OrderedDict()
         self._flights: SingleFlight[_Token] = SingleFlight()
 
-    async def token(self, name: str, forge: Forge, repository: str) -> str:
+    async def token(self, name: str, forge: ForgeSettings, repository: str) -> str:
         """The token of the App of a forge for one repository. Raises `TokenRefused`, and `Conflict` without a key."""
         key = name, repository.lower()
         found = self._kept(key)
@@ -77,7 +77,7 @@ class AppTokens:
         found = self._tokens.get(key)
         return found if found is not None and found.expires_at - time.time() > _LEFT_SECONDS else None
 
-    async def _fetch(self, key: Key, forge: Forge, repository: str) -> _Token:
+    async def _fetch(self, key: Key, forge: ForgeSettings, repository: str) -> _Token:
         found = self._kept(key)  # by the call before
         if found is not None:
             return found
@@ -89,13 +89,13 @@ class AppTokens:
             answer = await self._answer(name, forge_requests.installation(forge, jwt, repository))
             id = answer.get("id")
             if not isinstance(id, int):
-                raise TokenRefused(Outcome(False, None, f"the answer of the forge {name} has no installation"))
+                raise TokenRefused(DeliveryOutcome(False, None, f"the answer of the forge {name} has no installation"))
         answer = await self._answer(name, forge_requests.installation_token(forge, jwt, id, repository))
         value = answer.get("token")
         try:
             made = _Token(secret_files.check_token(value if isinstance(value, str) else ""), _end_of(answer))
         except ValidationError:
-            raise TokenRefused(Outcome(False, None, f"the answer of the forge {name} has no token")) from None
+            raise TokenRefused(DeliveryOutcome(False, None, f"the answer of the forge {name} has no token")) from None
         self._tokens[key] = made
         while len(self._tokens) > _MAX_TOKENS:
             self._tokens.popitem(last=False)

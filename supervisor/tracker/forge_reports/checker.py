@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from models.config.settings import Config
-from models.outbound.outbox import FORGE_CHECK, Outcome
+from models.outbound.outbox import FORGE_CHECK, DeliveryOutcome
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.forge_reports import check_runs, comment_facts, comment_text, commit_reports
 from models.tracker.forge_reports.check_runs import CheckRun, SentCheck
@@ -28,7 +28,7 @@ class Checker:
         self._run = run
         self._client = client
 
-    async def send(self, found: CommitReport, context: str) -> Outcome:
+    async def send(self, found: CommitReport, context: str) -> DeliveryOutcome:
         """Makes or changes the check run of a commit. Raises `Problem`."""
         if not found.is_trusted:
             return _unsent("an upload had no credential of WRITE")
@@ -71,7 +71,7 @@ class Checker:
 
     async def _written(
         self, found: CommitReport, check: CheckRun, known: SentCheck | None, token: str
-    ) -> tuple[Outcome, int | None]:
+    ) -> tuple[DeliveryOutcome, int | None]:
         """The outcome, and the id of the check run if the forge has it now. Raises `Problem`."""
         outcome, body = await self._client.send(found, check_runs.check_request(found, check, known, token))
         if outcome.status in _GONE and check_runs.updated(check, known) is not None:  # somebody deleted it
@@ -81,9 +81,9 @@ class Checker:
         made = await self._client.parsed(body)
         id = made.get("id") if isinstance(made, dict) else None
         if not isinstance(id, int) or isinstance(id, bool):
-            return Outcome(False, outcome.status, "the answer has no id of a check run"), None
+            return DeliveryOutcome(False, outcome.status, "the answer has no id of a check run"), None
         return outcome, id
 
 
-def _unsent(reason: str) -> Outcome:
-    return Outcome(True, None, f"not sent: {reason}")
+def _unsent(reason: str) -> DeliveryOutcome:
+    return DeliveryOutcome(True, None, f"not sent: {reason}")

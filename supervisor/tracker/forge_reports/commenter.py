@@ -7,7 +7,7 @@ import hashlib
 import re
 
 from models.config.settings import Config
-from models.outbound.outbox import FORGE_COMMENT, Outcome
+from models.outbound.outbox import FORGE_COMMENT, DeliveryOutcome
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.forge_reports import comment_facts, comment_text, commit_reports, forge_requests, waits
 from models.tracker.forge_reports.comment_facts import CommitFacts
@@ -29,7 +29,7 @@ _IS_LOCKED = re.compile(r"\block(ed)?\b", re.IGNORECASE)
 class _Ended(Exception):
     """The report ends with an outcome."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: DeliveryOutcome) -> None:
         super().__init__(outcome.error)
         self.outcome = outcome
 
@@ -42,7 +42,7 @@ class Commenter:
         self._run = run
         self._client = client
 
-    async def send(self, found: CommitReport, number: int | None) -> Outcome:
+    async def send(self, found: CommitReport, number: int | None) -> DeliveryOutcome:
         """Makes or changes the comment on a pull request; without a number on the open one whose head is the commit.
 
         Raises `Problem`.
@@ -77,7 +77,7 @@ class Commenter:
 
     async def _keep(
         self, found: CommitReport, requests: CommentRequests, number: int, facts: CommitFacts, text: str
-    ) -> Outcome:
+    ) -> DeliveryOutcome:
         """Makes the comment, or changes it. Raises `_Ended`."""
         hash = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         id, place = found.project.id, requests.repository
@@ -96,7 +96,7 @@ class Commenter:
 
     async def _written(
         self, found: CommitReport, requests: CommentRequests, number: int, kept: Comment | None, text: str
-    ) -> tuple[Outcome, int]:
+    ) -> tuple[DeliveryOutcome, int]:
         """The outcome and the id of the comment; not delivered if the comment is gone. Raises `_Ended`."""
         message = requests.create(number, text) if kept is None else requests.edit(number, kept.id, text)
         outcome, body = await self._client.send(found, message)
@@ -107,7 +107,7 @@ class Commenter:
         made = await self._client.parsed(body) if _ended_unless_delivered(outcome) else None
         made_id = made.get("id") if isinstance(made, dict) else None
         if not isinstance(made_id, int):
-            raise _Ended(Outcome(False, outcome.status, "the answer has no id of a comment"))
+            raise _Ended(DeliveryOutcome(False, outcome.status, "the answer has no id of a comment"))
         return outcome, made_id
 
     async def _is_readable(self, found: CommitReport, requests: CommentRequests, number: int) -> bool:
@@ -167,11 +167,11 @@ def is_wanted(mode: str, facts: CommitFacts) -> bool:
     return mode == "always" or (facts.has_news if mode == "changes" else facts.has_failed)
 
 
-def _unsent(reason: str) -> Outcome:
-    return Outcome(True, None, f"not sent: {reason}")
+def _unsent(reason: str) -> DeliveryOutcome:
+    return DeliveryOutcome(True, None, f"not sent: {reason}")
 
 
-def _ended_unless_delivered(outcome: Outcome) -> Outcome:
+def _ended_unless_delivered(outcome: DeliveryOutcome) -> DeliveryOutcome:
     if not outcome.is_delivered:
         raise _Ended(outcome)
     return outcome

@@ -7,7 +7,7 @@ import re
 from attrs import evolve
 
 from models.outbound.formats import HttpMessage
-from models.outbound.outbox import Outcome
+from models.outbound.outbox import DeliveryOutcome
 from supervisor.http.client import GuardedClient
 from supervisor.outbound.requests import send
 
@@ -21,7 +21,7 @@ _IS_RATE_LIMIT = re.compile(r"rate limit|abuse detection", re.IGNORECASE)
 
 async def exchange(
     client: GuardedClient, name: str, message: HttpMessage, max_answer: int, holds_target: bool
-) -> tuple[Outcome, str]:
+) -> tuple[DeliveryOutcome, str]:
     """Sends a request to the forge `name` once; returns the body of the answer too. A rate limit is waited for.
 
     `holds_target`: whether a rate limit is that of all projects of the forge.
@@ -39,5 +39,5 @@ async def exchange(
     return outcome, body
 
 
-def is_refused(outcome: Outcome) -> bool:
+def is_refused(outcome: DeliveryOutcome) -> bool:
     return outcome.status in REFUSED and outcome.is_final

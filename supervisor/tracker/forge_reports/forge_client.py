@@ -12,7 +12,7 @@ from models.config.settings import Config
 from models.errors import Invalid, Unprocessable
 from models.json_format import ParseJson
 from models.outbound.formats import HttpMessage
-from models.outbound.outbox import FORGE_STATUS, Outcome
+from models.outbound.outbox import FORGE_STATUS, DeliveryOutcome
 from models.tracker.forge_reports import waits
 from models.tracker.forge_reports.commit_reports import CommitReport, has_app
 from models.tracker.project_secrets import ProjectSecrets
@@ -55,7 +55,7 @@ class ForgeClient:
             return await self._apps.token(name, forge, found.link.path or "")
         return await asyncio.to_thread(token_of, self._secrets, found.project.id, _has_own_token(found), name, forge)
 
-    async def send(self, found: CommitReport, message: HttpMessage) -> tuple[Outcome, str]:
+    async def send(self, found: CommitReport, message: HttpMessage) -> tuple[DeliveryOutcome, str]:
         """Sends a request once; returns the body of the answer too. A rate limit is waited for.
 
         A token of an App that ended early is forgotten: the next try gets another one.
@@ -73,7 +73,7 @@ class ForgeClient:
         except (Invalid, Unprocessable):
             return None
 
-    async def refuse(self, found: CommitReport, outcome: Outcome, kind: str = FORGE_STATUS) -> None:
+    async def refuse(self, found: CommitReport, outcome: DeliveryOutcome, kind: str = FORGE_STATUS) -> None:
         """After a refused token: reports rest until the project's settings change or one is tried again by hand."""
         id, reason, now = found.project.id, f"the token was refused: {outcome.error}", self._clock.now()
         log.warning("reports of the project %d are paused: %s", id, reason)

@@ -11,7 +11,7 @@ from attrs import evolve
 from models.config.settings import Config
 from models.errors import Problem
 from models.json_format import ParseJson
-from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, Delivery, Outcome
+from models.outbound.outbox import FORGE_CHECK, FORGE_COMMENT, FORGE_STATUS, Delivery, DeliveryOutcome
 from models.storage.store import MAX_QUERY_SECONDS
 from models.tracker.forge_reports import commit_reports, forge_requests, waits
 from models.tracker.forge_reports.commit_reports import CommitReport
@@ -53,15 +53,15 @@ class Reporter:
         self._commenter = Commenter(config, clock, run, self._client)
         self._checker = Checker(config, clock, run, self._client)
 
-    async def send(self, delivery: Delivery) -> Outcome:
+    async def send(self, delivery: Delivery) -> DeliveryOutcome:
         """Sends a report once. What need not be sent any more is done."""
         project_id, content, kind = int(delivery.project_id or 0), delivery.content, delivery.kind
         refusal = await self._run(lambda: waits.refusal(project_id, kind))
         if refusal is not None and not delivery.attempts:
-            return Outcome(kind != FORGE_STATUS, None, f"not sent: {refusal}", is_final=True)
+            return DeliveryOutcome(kind != FORGE_STATUS, None, f"not sent: {refusal}", is_final=True)
         found = await asyncio.to_thread(self._find, project_id, content["commit"])
         if isinstance(found, str):
-            return Outcome(True, None, f"not sent: {found}")
+            return DeliveryOutcome(True, None, f"not sent: {found}")
         try:
             async with asyncio.timeout(MAX_SECONDS):
                 if kind == FORGE_COMMENT:
@@ -75,9 +75,9 @@ class Reporter:
             if is_refused(outcome):
                 await self._client.refuse(found, outcome, kind)
         except Problem as problem:
-            return Outcome(False, None, problem.message)
+            return DeliveryOutcome(False, None, problem.message)
         except TimeoutError:
-            return Outcome(False, None, f"the requests to the forge took longer than {MAX_SECONDS} s")
+            return DeliveryOutcome(False, None, f"the requests to the forge took longer than {MAX_SECONDS} s")
         if outcome.is_delivered and outcome.status is not None and refusal is not None:
             await self._run(lambda: waits.resume(project_id, kind))
             self._on_resumed()
@@ -87,18 +87,18 @@ class Reporter:
         now = self._clock.now()
         return reports.run_with_timeout(lambda: find_report(self._config, project_id, commit, now), MAX_QUERY_SECONDS)
 
-    async def _send_status(self, found: CommitReport, context: str, flag: str | None) -> Outcome:
+    async def _send_status(self, found: CommitReport, context: str, flag: str | None) -> DeliveryOutcome:
         """Raises `Problem`."""
         if not found.is_trusted:
-            return Outcome(True, None, "not sent: an upload had no credential of WRITE")
+            return DeliveryOutcome(True, None, "not sent: an upload had no credential of WRITE")
         status = commit_reports.status(found, context, flag)
         if status is None:
-            return Outcome(True, None, f"not sent: the commit has no run of the flag {flag} any more")
+            return DeliveryOutcome(True, None, f"not sent: the commit has no run of the flag {flag} any more")
         token, public_url = await self._client.token(found), self._config.server.public_url
         message = forge_requests.status_request(found, status, token, public_url)
         name, hash = f"{found.commit} {context}", forge_requests.digest(message)
         if await self._run(lambda: waits.sent(found.project.id, name)) == hash:
-            return Outcome(True, None, "not sent: the forge has this status already")
+            return DeliveryOutcome(True, None, "not sent: the forge has this status already")
         outcome, body = await self._client.send(found, message)
         outcome = _judged(found, outcome, body)
         if outcome.is_delivered:
@@ -109,12 +109,12 @@ class Reporter:
         return outcome
 
 
-def _judged(found: CommitReport, outcome: Outcome, body: str) -> Outcome:
+def _judged(found: CommitReport, outcome: DeliveryOutcome, body: str) -> DeliveryOutcome:
     """GitLab refuses a state that a commit has already, and knows no commits of forks."""
     if found.forge.type == "gitlab" and outcome.status == 409:
         return evolve(outcome, is_final=False)  # another update of the status is in progress
     if found.forge.type == "gitlab" and outcome.status == 400 and _IS_KNOWN_STATE.search(body):
-        return Outcome(True, outcome.status, outcome.error)
+        return DeliveryOutcome(True, outcome.status, outcome.error)
     if found.forge.type == "gitlab" and outcome.status == 404 and any(flag.run.head_repo for flag in found.own):
-        return Outcome(True, outcome.status, "a commit of a fork has no status in GitLab")
+        return DeliveryOutcome(True, outcome.status, "a commit of a fork has no status in GitLab")
     return outcome
