@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from conftest import until
 
-from models.config.settings import Config, SupervisorSettings
-from models.config.settings import ServerSettings as ServerSettings
+from models.config.settings import Config, ServerSettings, SupervisorSettings
 from models.supervision.process import ProcessSpec
 from supervisor.processes.logs import access as log_access
 from supervisor.processes.logs import files as log_files
@@ -57,6 +56,31 @@ def test_a_file_that_hangs_holds_one_thread_and_no_other_file(monkeypatch: pytes
             hanging.answers.set()
         await until(lambda: not pool._running)
         assert await pool.run("hung", hanging) == 2
+
+    asyncio.run(work())
+
+
+def test_what_comes_too_late_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the descriptor of a file: by a timeout, and by a caller that leaves. What comes in time is the caller's."""
+    monkeypatch.setattr(threads, "ANSWER_SECONDS", 1.0)
+    late: list[int] = []
+
+    async def work() -> None:
+        pool, timed_out, left = LogThreads(), Hanging(), Hanging()
+        try:
+            with pytest.raises(OSError, match="the file system does not answer"):
+                await pool.run("hung", timed_out, late.append)
+            caller = asyncio.create_task(pool.run("left", left, late.append))
+            await until(lambda: left.calls == 1)
+            caller.cancel()
+            await asyncio.wait({caller})
+            assert late == []
+        finally:
+            timed_out.answers.set()
+            left.answers.set()
+        await until(lambda: len(late) == 2)
+        assert await pool.run("hung", timed_out, late.append) == 2
+        assert late == [1, 1]
 
     asyncio.run(work())
 

@@ -253,7 +253,7 @@ class LogFiles:
             file = self._backup(path, place.rotations)
             if file is None:
                 raise FileNotFoundError
-            return await self.threads.run(path, lambda: readable(str(file)))
+            return await self.threads.run(path, lambda: readable(str(file)), os.close)
 
     async def count_lines(self, path: str, rotation: int, start: int, end: int) -> int:
         """How many lines end in a part of a file."""

@@ -81,8 +81,10 @@ class LogThreads:
         self.executor = DaemonThreads(MAX_THREADS, "logs")
         self._running: dict[str, _Work] = {}
 
-    async def run(self, path: str, work: Callable[[], _Result]) -> _Result:
-        """Returns what `work` returns, and raises what it raises.
+    async def run(
+        self, path: str, work: Callable[[], _Result], give_up: Callable[[_Result], object] | None = None
+    ) -> _Result:
+        """Returns what `work` returns, and raises what it raises. `give_up` gets what comes too late, in a thread.
 
         Raises `OSError` (ETIMEDOUT) where the file system does not answer within five seconds, from then on at once
         until it does, and where so many files hang that no thread is free. Work ends also when its caller has left.
@@ -94,8 +96,17 @@ class LogThreads:
             raise OSError(errno.ETIMEDOUT, f"{MAX_THREADS} log files do not answer")
         done = loop.run_in_executor(self.executor, work)
         self._note(path, one := _Work(done, loop.time() + ANSWER_SECONDS))
-        await self._answer(one)
+        try:
+            await self._answer(one)
+        except BaseException:
+            if give_up is not None:
+                done.add_done_callback(partial(self._give_up, give_up))
+            raise
         return done.result()
+
+    def _give_up(self, give_up: Callable[[_Result], object], done: asyncio.Future[_Result]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self.executor.submit(give_up, done.result())
 
     async def _answer(self, one: _Work) -> None:
         """Waits for work. Raises `OSError`."""
