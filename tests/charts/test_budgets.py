@@ -14,7 +14,7 @@ import yaml
 
 from models.charts import resources, yaml_values
 from models.charts.archives import archive
-from models.config.settings import HelmSettings as HelmSettings
+from models.config.settings import HelmSettings
 from models.errors import Invalid, Throttled, Unavailable
 from models.supervision.process import Seconds
 from supervisor.charts.helm import slots

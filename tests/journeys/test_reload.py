@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, Answer, Serve, Server, children_of, is_alive, wait_for
 
-from models.config.settings import Config, SupervisorSettings
-from models.config.settings import ServerSettings as ServerSettings
+from models.config.settings import Config, ServerSettings, SupervisorSettings
 from models.supervision.process import ProcessSpec
 from supervisor.services import open_services
 

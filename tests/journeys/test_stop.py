@@ -18,8 +18,7 @@ from small_charts import FULL, KEY, chart_archive, helm_path, multipart, post_ch
 from test_interrupted_changes import chart_with_hooks
 from uploads import FORM, form, upload
 
-from models.config.settings import Config
-from models.config.settings import ServerSettings as ServerSettings
+from models.config.settings import Config, ServerSettings
 from models.supervision.process import Seconds
 from supervisor import services
 

@@ -22,8 +22,7 @@ from mailboxes import Mailbox
 from outbound_stores import FixedClock
 from receivers import FAST_RULE, Admin, hanging_port, listening
 
-from models.config.settings import ChannelSettings, Config, NotifySettings, SmtpSettings
-from models.config.settings import ServerSettings as ServerSettings
+from models.config.settings import ChannelSettings, Config, NotifySettings, ServerSettings, SmtpSettings
 from models.outbound import channels
 from models.tracker.project_secrets import ProjectSecrets
 from supervisor.outbound import mail

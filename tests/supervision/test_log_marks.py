@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from models.config.settings import Config, SupervisorSettings
-from models.config.settings import ServerSettings as ServerSettings
+from models.config.settings import Config, ServerSettings, SupervisorSettings
 from models.supervision.process import ProcessSpec, Restart, Seconds, Status
 from supervisor.processes.logs import access as log_access
 from supervisor.processes.logs import files as log_files

@@ -18,8 +18,7 @@ import pytest
 from attrs import evolve
 from conftest import Serve, Server, wait_for
 
-from models.config.settings import Config, SupervisorSettings
-from models.config.settings import ServerSettings as ServerSettings
+from models.config.settings import Config, ServerSettings, SupervisorSettings
 from models.supervision.process import ProcessSpec, Restart, Seconds
 from supervisor.children.child import Child, Children, Launch
 from supervisor.processes.event_writer import EventWriter

@@ -15,8 +15,7 @@ import pytest
 from attrs import evolve
 from conftest import IS_PROOF
 
-from models.config.settings import Config, SupervisorSettings
-from models.config.settings import ServerSettings as ServerSettings
+from models.config.settings import Config, ServerSettings, SupervisorSettings
 from models.errors import Invalid, NotFound
 from models.paging import Paging
 from models.supervision.process import Condition, Dependency, ProcessKind, ProcessSpec, Restart, Seconds, Status

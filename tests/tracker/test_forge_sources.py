@@ -28,8 +28,14 @@ from forge_double import CODE, FACTS, OWN, PATH, RAW, SHA, TOKEN, Double, differ
 from postgresql import Postgresql, ask
 from uploads import FORM, INGEST, body, jacoco, junit, part
 
-from models.config.settings import Config, ForgeSettings, OutboundSettings, SourceSettings, TrackerSettings
-from models.config.settings import ServerSettings as ServerSettings
+from models.config.settings import (
+    Config,
+    ForgeSettings,
+    OutboundSettings,
+    ServerSettings,
+    SourceSettings,
+    TrackerSettings,
+)
 from models.errors import Conflict, Invalid
 from models.supervision.process import Size
 from models.tracker.files.sources import CoveredFile
