@@ -235,6 +235,7 @@ class Viewer {
   #searchIn(numbers) {
     const [id, isExpression] = [this.#filterId, this.#expression.checked];
     const worker = this.#worker ??= new Worker(new URL("log_filter.js", import.meta.url), { type: "module" });
+    let limit = 0; // set when the worker runs: its start may take longer
     const end = (problem) => {
       clearTimeout(limit);
       this.#isSearching = false;
@@ -242,9 +243,12 @@ class Viewer {
       if (id === this.#filterId) this.#problem = problem;
       this.#renderSoon();
     };
-    const limit = isExpression ? setTimeout(() => end("the expression takes longer than 1 s"), SEARCH_LIMIT_MS) : 0;
     worker.onerror = () => end("the search has failed");
     worker.onmessage = ({ data }) => {
+      if (data.hasBegun) {
+        if (isExpression) limit = setTimeout(() => end("the expression takes longer than 1 s"), SEARCH_LIMIT_MS);
+        return;
+      }
       if (id === this.#filterId) {
         for (const [index, ranges] of data.found) {
           this.#matches.push(numbers[index]);

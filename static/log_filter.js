@@ -2,6 +2,7 @@
 const MAX_MARKS = 50;
 
 self.onmessage = ({ data: { id, source, isExpression, texts } }) => {
+  self.postMessage({ hasBegun: true });
   const pattern = new RegExp(isExpression ? source : source.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "gi");
   const found = []; // [index, [start, end]...]
   texts.forEach((text, index) => {

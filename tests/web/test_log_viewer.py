@@ -314,6 +314,27 @@ def test_a_search_by_text_or_a_regular_expression_with_a_time_limit(server: Serv
         assert count.get_attribute("aria-live") == "polite"
 
 
+def test_the_time_limit_of_a_search_begins_with_the_search(server: Server, chromium: Browser) -> None:
+    """A busy machine takes longer to start the worker."""
+    held: list[Any] = []
+
+    def is_held() -> bool:
+        page.wait_for_timeout(5)
+        return bool(held)
+
+    with chromium.page(url_of(server)) as page:
+        page.clock.install()
+        page.route("**/log_filter.js", lambda route: held.append(route))
+        page.goto("/processes/plain")
+        page.locator("#log-count", has_text="500 lines").wait_for()
+        page.get_by_label("Regular expression").check()
+        page.get_by_label("Search").fill("^last")
+        wait_for(is_held, about="the script of the worker to be requested")
+        page.clock.fast_forward(5000)
+        held[0].continue_()
+        page.locator("#log-count", has_text="1 of 3,002 lines").wait_for()
+
+
 def test_a_download_has_the_whole_file_and_its_backups(server: Server) -> None:
     path = "/api/v1/processes/logs/plain?download=true"
     file = server.get(path)
