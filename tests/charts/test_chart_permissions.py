@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Serve, Server
-from http_checks import check_problem, running_server
+from http_checks import check_problem, ready, running_server
 from small_charts import FULL
 
 from handlers.charts.handler import OPERATIONS
@@ -214,7 +214,7 @@ def test_a_base_path_moves_the_chart_endpoints_only(serve: Serve) -> None:
 
 
 def test_readyz_reports_the_enabled_endpoint_groups(servers: dict[str, Server], tmp_path: Path) -> None:
-    result = servers["READ_ONLY"].get("/readyz").json["charts"]
+    result = ready(servers["READ_ONLY"]).json["charts"]
     assert result["releases"] is False
     assert result["repositories"] is result["hub"] is result["dependencies"] is result["charts"] is True
 

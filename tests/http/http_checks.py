@@ -12,7 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from conftest import Answer, Server
+from conftest import Answer, Server, wait_for
 
 from models.supervision.events import StatusEvent, append
 from models.supervision.tables import database
@@ -67,6 +67,12 @@ def running_server(folder: Path, processes: dict[str, Any] | None = None, **sect
         yield server.start()
     finally:
         server.close()
+
+
+def ready(server: Server, path: str = "/readyz") -> Answer:
+    """The first response that the server is ready: for ten seconds it is not where a busy machine holds up its loop."""
+    found: Answer = wait_for(lambda: (answer := server.get(path)).status == 200 and answer, about="a ready server")
+    return found
 
 
 def write_history(data: Path, entries: Sequence[StatusEvent]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Answer, Server, wait_for
-from http_checks import check_error, check_problem, check_service_error, running_server, send_request
+from http_checks import check_error, check_problem, check_service_error, ready, running_server, send_request
 
 from handlers.base import STATUS
 from models.errors import Problem
@@ -119,6 +119,8 @@ def test_the_path_in_an_error_is_the_requested_path(server: Server, name: str, p
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("path", READS)
 def test_read_endpoints_refuse_methods_of_changes(server: Server, method: str, path: str) -> None:
+    if path == "/readyz":
+        ready(server)
     answer = send_request(server, method, path)
     if method in ("GET", "HEAD"):
         assert answer.status == 200
@@ -220,6 +222,7 @@ def test_a_connection_is_kept_through_refusals(server: Server) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_all_endpoints_of_a_service_are_served_under_its_prefix(server: Server, service: str) -> None:
+    ready(server)
     for path in ("/healthz", "/readyz", "/metrics", "", "/"):
         assert server.get(f"/{service}{path}").status == 200, path
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server
-from http_checks import check_error, check_service_error, json_body, running_server, send_request
+from http_checks import check_error, check_service_error, json_body, ready, running_server, send_request
 from requirements import missing_part
 
 import run
@@ -226,6 +226,7 @@ def test_a_server_beyond_loopback_requires_an_account(beyond: Server, path: str)
 
 @pytest.mark.parametrize("path", OPEN)
 def test_reading_needs_no_account_beyond_loopback(beyond: Server, path: str) -> None:
+    ready(beyond)
     assert beyond.get(path).status == 200
 
 
@@ -337,6 +338,7 @@ def test_in_closed_mode_the_trackers_stream_requires_an_account(shut: Server) ->
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/static/app.css", "/tracker/healthz"])
 def test_in_closed_mode_health_and_static_files_stay_open(shut: Server, path: str) -> None:
+    ready(shut)
     assert shut.get(path).status == 200
 
 

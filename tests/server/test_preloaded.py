@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server, run_verb, wait_for
+from http_checks import ready
 from preloaded import Forked
 
 _STATUS = re.compile(r"^((?:Umask|Groups|Sig[BIC]..|Cap...|NoNewPrivs|Seccomp):.*)$", re.MULTILINE)
@@ -47,7 +48,7 @@ def test_a_forked_server_equals_an_executed_one(serve: Serve, tmp_path: Path) ->
     for server, kind in ((executed, subprocess.Popen), (forked, Forked)):
         assert isinstance(server.start().process, kind)
         server.until("web", "running")
-        assert server.get("/readyz").status == 200
+        ready(server)
     # Both at rest: the connection of the last request may still be open.
     wait_for(lambda: seen_by_the_kernel(forked) == seen_by_the_kernel(executed), about="equal processes")
     assert os.readlink(f"/proc/{forked.pid}/cwd") == str(forked.folder)

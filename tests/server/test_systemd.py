@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, TIMEOUT_SECONDS, Serve, python_command, wait_for
+from http_checks import ready
 
 from supervisor.processes.service import inherited
 from supervisor.systemd import VARIABLES, Systemd, given_sockets
@@ -73,7 +74,7 @@ def test_systemd_receives_the_lifecycle_of_the_server(serve: Serve, tmp_path: Pa
         server={"shutdown-timeout": "100s"},
     )
     assert notify_socket.receive() == {"READY": "1"}
-    assert server.get("/readyz").status == 200
+    ready(server)
     server.until("web", "running")
     wait_for(lambda: "1 of 2 processes are live" in notify_socket.receive_with("WATCHDOG")["STATUS"])
     wait_for(lambda: "PATH=" in (tmp_path / "environment").read_text(), about="the environment of the process")
