@@ -23,7 +23,7 @@ from typing import Any
 
 import trustme
 import yaml
-from conftest import ROOT, free_port, wait_for
+from conftest import ROOT, TIMEOUT_SECONDS, free_port, wait_for
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from requirements import missing_part
@@ -115,7 +115,8 @@ class Cluster:
             "--disable-admission-plugins=ServiceAccount",
             "--allow-privileged",
         )
-        wait_for(lambda: self._is_ready() or not self._is_alive(), about="the API server")
+        # It takes eight seconds of processor time, and two workers of xdist may start one each.
+        wait_for(lambda: self._is_ready() or not self._is_alive(), 4 * TIMEOUT_SECONDS, "the API server")
         return self._is_alive()
 
     def _run(self, program: str, *arguments: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from cluster_proxy import BUSY, CUT, HALF, PASS, STALL, Choose, RequestProxy, StreamProxy, proxies
+from cluster_proxy import BUSY, CUT, HALF, PASS, STALL, RequestProxy, StreamProxy, proxies
 from conftest import ROOT, Answer, Server
 from http_checks import check_problem
 from small_charts import FULL, HELMS, KEY, MAP, chart_archive, helm_path, post_chart, send_json
@@ -17,16 +17,27 @@ from small_charts import FULL, HELMS, KEY, MAP, chart_archive, helm_path, post_c
 API = "/api/v1"
 CHART = chart_archive(values="colour: red\n", templates__map=MAP)
 SHORT_TIMEOUTS = f"""
-import runpy, sys
+import os, runpy, sys
 sys.path.insert(0, {str(ROOT)!r})
 from supervisor.charts.helm import changes, runner
 from supervisor.charts.kube import client
-client.RESPONSE_SECONDS = 0.5
-changes._GRACE_SECONDS = changes._REVISION_TIMEOUT_SECONDS = runner.CHANGE_GRACE_SECONDS = 0.5
+class Timeout:
+    def __init__(self, seconds):
+        self.seconds = seconds
+    def now(self):
+        return 0.5 if os.path.exists("stalled") else self.seconds
+    def __radd__(self, time):
+        return time + self.now()
+    def __format__(self, spec):
+        return format(self.now(), spec)
+client.RESPONSE_SECONDS = Timeout(client.RESPONSE_SECONDS)
+runner.CHANGE_GRACE_SECONDS = Timeout(runner.CHANGE_GRACE_SECONDS)
+changes._GRACE_SECONDS = Timeout(changes._GRACE_SECONDS)
+changes._REVISION_TIMEOUT_SECONDS = Timeout(changes._REVISION_TIMEOUT_SECONDS)
 sys.argv = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs a server with short timeouts for the cluster."""
+"""Runs a server whose timeouts for the cluster are short while its folder has a file `stalled`."""
 
 
 class HelmServer:
@@ -101,13 +112,22 @@ UNCERTAIN = "the change may have been applied"
 
 
 @contextlib.contextmanager
-def injected_fault(proxy: RequestProxy, choose: Choose) -> Iterator[Callable[[], bool]]:
-    """Injects faults into the proxy, at least one. Yields a function that reports whether one has occurred."""
-    before, proxy.choose = proxy.faults, choose
+def injected_fault(
+    proxy: RequestProxy, folder: Path, action: str, where: Callable[[str, str], bool]
+) -> Iterator[Callable[[], bool]]:
+    """Injects faults into the proxy, at least one. Yields a function that reports whether one has occurred.
+
+    Requests that stall are the only ones with short timeouts: others may take longer on a busy machine.
+    """
+    before, stalled = proxy.faults, folder / "stalled"
+    if action == STALL:
+        stalled.touch()
+    proxy.choose = lambda method, path: action if where(method, path) else PASS
     try:
         yield lambda: proxy.faults > before
     finally:
         proxy.choose = lambda *_: PASS
+        stalled.unlink(missing_ok=True)
     assert proxy.faults > before
 
 
@@ -116,7 +136,7 @@ def injected_fault(proxy: RequestProxy, choose: Choose) -> Iterator[Callable[[],
 def test_reads_report_the_faults_of_the_cluster(
     behind_request_proxy: HelmServer, both_proxies: tuple[RequestProxy, StreamProxy], action: str
 ) -> None:
-    with injected_fault(both_proxies[0], lambda *_: action):
+    with injected_fault(both_proxies[0], behind_request_proxy.server.folder, action, any_request):
         for path in ("", "/kept", "/kept/history", "/kept/resources"):
             answer = behind_request_proxy.read(path)
             check_detail(answer, both_proxies[0].port, EXPECTED[action])
@@ -154,7 +174,8 @@ def test_changes_report_the_faults_of_the_cluster(
     where: Callable[[str, str], bool],
 ) -> None:
     name = f"{action}-{where.__name__}".replace("_", "-")
-    with injected_fault(both_proxies[0], lambda method, path: action if where(method, path) else PASS) as has_met:
+    folder = behind_request_proxy.server.folder
+    with injected_fault(both_proxies[0], folder, action, where) as has_met:
         answer = behind_request_proxy.install(name, 1 if action == STALL else 60)
         if not has_met():  # on a busy machine helm may send no request within a second
             answer = behind_request_proxy.install(f"{name}-again", 25)
