@@ -17,7 +17,7 @@ import chart_servers
 import pytest
 import trustme
 from chart_servers import Reply, WebServer
-from conftest import free_port
+from conftest import TIMEOUT_SECONDS, free_port, until
 from tornado.iostream import IOStream
 from tornado.tcpclient import TCPClient
 
@@ -511,7 +511,7 @@ def test_a_cancelled_fetch_closes_its_connection(web: WebServer) -> None:
         task = asyncio.create_task(
             fetcher(web.host_port).fetch(Request(urls.parse(f"{web.url}/"), max_bytes=10**12, into=Path("/dev/null")))
         )
-        await asyncio.sleep(0.1)
+        await asyncio.wait_for(until(lambda: bool(web.seen)), TIMEOUT_SECONDS)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

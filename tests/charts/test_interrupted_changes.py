@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from cluster import Cluster
-from conftest import Answer, Server, wait_for
+from conftest import TIMEOUT_SECONDS, Answer, Server, wait_for
 from http_checks import check_problem, running_server
 from release_secrets import encoded_release, made_release, store_release
 from small_charts import FULL, HELMS, KEY, MAP, chart_archive, helm_path, post_chart, send_json
@@ -176,6 +177,13 @@ def test_a_change_interrupted_by_sigkill_is_failed_after_the_next_start(
         wait_for(lambda: change_notes(server) == [], about="an incomplete note to be removed")
 
 
+def is_stopping(server: Server) -> bool:
+    try:
+        return server.get("/healthz").status == 503
+    except OSError:
+        return True
+
+
 def test_a_server_stop_leaves_no_pending_release(cluster: Cluster, tmp_path: Path) -> None:
     """The stop waits for helm; the failed hook of the uninstall ends it sooner."""
     archive = chart_with_hooks("pre-delete")
@@ -185,8 +193,11 @@ def test_a_server_stop_leaves_no_pending_release(cluster: Cluster, tmp_path: Pat
         client.install(archive)
         with contextlib.closing(start_change(client, "DELETE", "/releases/r", None)) as connection:
             wait_for(lambda: client.info["status"] == "uninstalling")
+            assert server.process is not None
+            server.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: is_stopping(server))  # else the hook's failure may be older than the stop
             with cluster.attended(client.namespace, "Failed"):
-                server.stop()
+                server.process.wait(TIMEOUT_SECONDS)
             answer = connection.getresponse()
             assert (answer.status, "the change may have been applied" in answer.read().decode()) == (503, True)
         server.start()

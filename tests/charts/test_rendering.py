@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Serve, Server, is_alive, tags_by_pid, wait_for
-from http_checks import check_problem, json_body, running_server
+from conftest import Serve, Server, instance_of, is_alive, tags_by_pid, wait_for
+from http_checks import check_problem, json_body, ready, running_server
 from small_charts import (
     HELMS,
     MAP,
@@ -50,7 +50,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     }
     with running_server(folder, svc=svc) as running:
         yield running
-        wait_for(lambda: not temporary_files(folder / "temp"), 5, "the files of requests to be removed")
+        wait_for(lambda: not temporary_files(folder / "temp"), about="the files of requests to be removed")
 
 
 def rendered(server: Server, archive: bytes, **request: Any) -> list[dict[str, Any]]:
@@ -251,16 +251,16 @@ def test_a_disconnect_during_an_upload_removes_its_files(server: Server) -> None
 
 
 def helm_pids(server: Server) -> list[int]:
-    return [
-        pid
-        for pid, mark in tags_by_pid().items()
-        if mark.endswith(":\x01helm") and is_alive(pid) and _belongs_to(pid, server)
-    ]
+    """The helm processes of a server that render: it runs `helm version` before the first of them."""
+    tag = f"{instance_of(server.data)}:0:\x01helm"
+    return [pid for pid, other in tags_by_pid().items() if other == tag and b"template" in _command(pid)]
 
 
-def _belongs_to(pid: int, server: Server) -> bool:
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        return str(server.data).encode() in file.read()
+def _command(pid: int) -> list[bytes]:
+    """The words of its command; none once it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return []
 
 
 def test_a_disconnect_ends_the_helm_process_of_the_request(serve: Serve, tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_json_above_its_limit_is_413(server: Server) -> None:
 
 def test_without_helm_invalid_input_is_400_and_valid_input_503(serve: Serve, tmp_path: Path) -> None:
     server = serve(svc={"helm": {"binary": str(tmp_path / "none")}})
-    assert server.get("/readyz").json["charts"]["helm"] is False
+    assert ready(server).json["charts"]["helm"] is False
     check_problem(server.post(CREATE, b'{"name":"../x"}'), 400, CREATE, has_timestamp=True)
     result = check_problem(server.post(CREATE, b'{"name":"x"}'), 503, CREATE, has_timestamp=True)
     assert "svc.helm.binary" in result["detail"]

@@ -47,7 +47,7 @@ def forbidden() -> Iterator[WebServer]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, web: WebServer, second: WebServer) -> Iterator[Server]:
     security = FULL | {"allowed-hosts": [web.host_port, second.host_port]}
-    fetch = {"timeout": "3s", "max-index": "1M", "max-archive": "1M"}
+    fetch = {"max-index": "1M", "max-archive": "1M"}
     with running_server(tmp_path_factory.mktemp("server"), svc={"security": security, "fetch": fetch}) as one:
         yield one
 
@@ -216,7 +216,8 @@ def test_an_unreachable_repository_is_502(serve: Serve) -> None:
     assert server.get("/api/v1/repos").json == []
 
 
-def test_a_repository_that_does_not_respond_is_504(server: Server, web: WebServer, repository: str) -> None:
+def test_a_repository_that_does_not_respond_is_504(serve: Serve, web: WebServer, repository: str) -> None:
+    server = serve(svc={"security": FULL | {"allowed-hosts": [web.host_port]}, "fetch": {"timeout": "1s"}})
     stop = threading.Event()
 
     def slow(handler: BaseHTTPRequestHandler) -> Reply:
