@@ -56,7 +56,7 @@ def test_numbers_have_separators(server: Server) -> None:
     for path in ("/runs/1", "/projects", "/projects/1"):
         words = get_page(server, path).words
         assert "1,234" in words, path
-        assert "1234" not in words, path
+        assert "1234" not in LONG_NUMBER.findall(words), path  # as in the address of a server at port 21234
     assert "1 result\n" in get_page(server, "/search?q=slowest").words
 
 
