@@ -43,17 +43,18 @@ class HangingFolder:
     def __init__(self, serve: Serve, folder: Path, repository: WebServer, **constants: Any) -> None:
         self.folder = folder
         folder.mkdir()
-        text = "echo one; exec sleep 1000"
+        for number in range(COUNT):  # not by the processes: no rotation is about to begin when the files hang
+            (folder / f"{number}.log").write_text("one\n")
         hung = {
             f"hung{number}": {
-                "command": ["sh", "-c", text],
+                "command": "sleep 1000",
                 "stdout-logfile": str(folder / f"{number}.log"),
                 "log-max-bytes": "1M",
                 **({"log-forward": "stdout"} if number < 2 else {}),
             }
             for number in range(COUNT)
         }
-        web = {"command": ["sh", "-c", text], "stdout-logfile": str(folder.parent / "web.log")}
+        web = {"command": ["sh", "-c", "echo one; exec sleep 1000"], "stdout-logfile": str(folder.parent / "web.log")}
         self.server = serve(
             {"web": web, **hung}, wait=False, svc=charts_settings(repository, folder.parent / "temp"),
             command=changed_constants.server_command(hangs=str(folder), **constants),
@@ -61,7 +62,6 @@ class HangingFolder:
         create_records(self.server.start(), repository)
         for number in range(COUNT):
             assert self.server.do("start", f"hung{number}").status == 200
-            wait_for((folder / f"{number}.log").read_text)
 
     def hang(self) -> None:
         os.mkfifo(self.folder / "hangs")
