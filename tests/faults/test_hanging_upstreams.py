@@ -108,12 +108,8 @@ def test_unresolved_names_delay_no_other_caller(tmp_path: Path) -> None:
         svc["security"]["allowed-hosts"] += [f"{name}:{repository.port}" for name in names]
         adding = [json_request("POST", "/repos", {"name": name.partition(".")[0], "url": f"http://{name}:{repository.port}"})
                   for name in names]  # fmt: skip
-        server = Server(
-            tmp_path,
-            {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc},
-            {},
-            with_name_server(tmp_path, dns.address),
-        )
+        config = {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc}
+        server = Server(tmp_path, config, {}, with_name_server(tmp_path, dns.address))
         try:
             create_records(server.start(), repository)
             waiting = ParallelRequests(server, adding).start()
@@ -122,6 +118,7 @@ def test_unresolved_names_delay_no_other_caller(tmp_path: Path) -> None:
             check_other_requests(server)
             assert {"svc.fetch.timeout" in check_failure(answer, 504) for answer in waiting.answers()} == {True}
             assert server.stop() == 0  # while lookups still hang
+            server.configure({**config, "svc": {**svc, "fetch": {"timeout": "60s"}}})  # names are resolved from now on
             server.start()
             dns.answers = True
             assert {answer.status for answer in ParallelRequests(server, adding).start().answers()} == {201}

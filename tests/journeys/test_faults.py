@@ -467,7 +467,7 @@ def test_restart_during_shutdown_leaves_nothing_running(serve: Serve, tmp_path: 
     server.post("/api/v1/processes/group/start")
     wait_for(ready.exists)
     restart = PendingRequest(lambda: server.post(f"/api/v1/processes/{what}"))
-    server.until("mule", "stopping")
+    wait_for(lambda: "stopping" in server.new_statuses("mule"), about="the stop, which may be over already")
     begin_shutdown(server)
     assert wait_for_exit(server) == 0
     restart.wait()

@@ -239,7 +239,11 @@ def test_stored_soon_does_not_wait_for_changes_of_other_processes(store: Path) -
 
 
 @pytest.mark.parametrize("before", [0, 1500], ids=["no others", "others of more than one commit"])
-def test_stored_soon_waits_for_all_changes_of_its_process(store: Path, before: int) -> None:
+def test_stored_soon_waits_for_all_changes_of_its_process(
+    store: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    monkeypatch.setattr(writers, "_STORED_SOON_SECONDS", 10.0)  # under load two commits may take longer than a moment
+
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         for number in range(before):

@@ -154,8 +154,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             again = f"test -e {folder}/{name}.again && exec sleep 1000; : > {folder}/{name}.again; "
             processes[name] = {
                 "command": ["sh", "-c", f"{again}{codes[cause]}" if cause in codes else after],
-                "restart": policy, "restart-delay": "20ms", "stop-timeout": "100ms",
+                "restart": policy, "restart-delay": "20ms",
             }  # fmt: skip
+            if cause == "killed-by-stop":
+                processes[name]["stop-timeout"] = "100ms"  # others end by SIGTERM, under load later than that
             if cause == "failed-exec":
                 processes[name]["command"] = [f"{folder}/{name}.program"]
             if cause == "died-early":
