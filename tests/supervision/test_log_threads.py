@@ -131,6 +131,21 @@ def test_no_more_threads_than_allowed_run() -> None:
         assert pool._threads <= 2
 
 
+def test_work_that_follows_other_work_at_once_starts_no_thread() -> None:
+    pool, ended, calls = DaemonThreads(64, "some"), threading.Event(), list[object]()
+
+    def go_on(call: object) -> None:
+        calls.append(call)
+        if len(calls) < 100:
+            pool.submit(threading.get_ident).add_done_callback(go_on)
+        else:
+            ended.set()
+
+    go_on(None)
+    assert ended.wait(60)
+    assert pool._threads == 1
+
+
 def test_one_thread_uses_all_files_and_one_more_each_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "ANSWER_SECONDS", 1.0)
 

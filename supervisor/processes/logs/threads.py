@@ -49,14 +49,16 @@ class DaemonThreads(Executor):
         self._begin()
         while True:
             future, work = self._jobs.get()
+            report: Callable[[], object] = future.cancelled
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(work())
+                    report = partial(future.set_result, work())
                 except BaseException as error:
-                    future.set_exception(error)
-            del future, work
+                    report = partial(future.set_exception, error)
             with self._lock:
-                self._idle += 1
+                self._idle += 1  # first: a caller that gets the result may submit the next work at once
+            report()
+            del future, work, report
 
 
 @frozen(eq=False)
