@@ -182,6 +182,15 @@ def send(server: Server, commit: str, **counts: Any) -> None:
     upload(server, ("project", "shop"), ("commit", commit * 40), ("branch", "main"), ("junit", junit(**counts)))
 
 
+def make_member(server: Server, name: str) -> User:
+    """Lets an account read the first project."""
+    with records.store_of(server):
+        user = accounts.user_named(name)
+        assert user is not None
+        permissions.grant(1, user.id, "READ", NOW)
+    return user
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_profile_chooses_mails_and_the_server_sends_them(serve: Serve, mailbox: tuple[Mailbox, int]) -> None:
     box, port = mailbox
@@ -196,10 +205,7 @@ def test_a_profile_chooses_mails_and_the_server_sends_them(serve: Serve, mailbox
     assert browser.send("/profile/mails", on="/profile", gate="true").status == 303
     page = browser.get("/profile").text
     assert page.count("checked") == page.count('name="gate" value="true" checked') == 1
-    with records.store_of(server):
-        maria = accounts.user_named("maria")
-        assert maria is not None
-        permissions.grant(1, maria.id, "READ", NOW)
+    maria = make_member(server, "maria")
     admin = Admin(server)
     send(server, "b", failed=1)
     (row,) = admin.until_outbox("DONE")
@@ -223,10 +229,7 @@ def test_a_mail_that_waits_is_not_sent_once_it_is_not_wanted(serve: Serve, mailb
     browser = FormClient(server, create_session(server.data, "maria"))
     browser.send("/profile", on="/profile", email="maria@example.com")
     browser.send("/profile/mails", on="/profile", gate="true")
-    with records.store_of(server):
-        maria = accounts.user_named("maria")
-        assert maria is not None
-        permissions.grant(1, maria.id, "READ", NOW)
+    make_member(server, "maria")
     admin = Admin(server)
     send(server, "b", failed=1)
     wait_for(lambda: [row["status"] for row in admin.outbox()] == [452])

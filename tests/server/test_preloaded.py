@@ -42,7 +42,8 @@ def log_lines(server: Server) -> list[str]:
 
 def test_a_forked_server_equals_an_executed_one(serve: Serve, tmp_path: Path) -> None:
     processes = {"web": {"command": "sleep 1000", "auto-start": True}}
-    svc = {"rest": {"temp-dir": str(tmp_path)}}  # whoever finds the folder of a killed server in /tmp logs its removal
+    # A server that finds the folder of a killed one in /tmp logs its removal.
+    svc = {"rest": {"temp-dir": str(tmp_path)}}
     executed, forked = serve(processes, wait=False, svc=svc), serve(processes, wait=False, svc=svc)
     executed.is_forked, forked.is_forked = False, True
     for server, kind in ((executed, subprocess.Popen), (forked, Forked)):
