@@ -1,4 +1,4 @@
-"""Background tasks, and cooperative scheduling: work on hundreds of processes yields to the loop in between.
+"""Background tasks and threads, and cooperative scheduling: work on many processes yields to the loop in between.
 
 A response takes a few iterations of the loop. Were there a piece of group work in each of them, the response would wait
 for all of those pieces; so a piece is followed by as many free iterations as a response takes.
@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 
 import peewee
 
 from models.errors import Problem
+
+_Result = TypeVar("_Result")
+_Parameters = ParamSpec("_Parameters")
 
 _FREE_ITERATIONS = 8
 _MIN_CLOSING_SECONDS = 1.0
@@ -109,3 +116,42 @@ class BackgroundTasks:
 def seconds_until(end: float) -> float:
     """The seconds until a time of the monotonic clock, and at least one: something that is closed may need it."""
     return max(_MIN_CLOSING_SECONDS, end - time.monotonic())
+
+
+class DaemonThreads(Executor):
+    """At most `most` threads for what may hang, as files, names and mail servers: the program ends without them."""
+
+    def __init__(self, most: int, name: str, begin: Callable[[], object] = lambda: None) -> None:
+        """`begin` is called in each thread when it starts."""
+        self._most, self._name, self._begin = most, name, begin
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._idle = 0
+
+    def submit(
+        self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> Future[_Result]:
+        future: Future[_Result] = Future()
+        self._jobs.put((future, partial(fn, *args, **kwargs)))
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            elif self._threads < self._most:
+                self._threads += 1
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        self._begin()
+        while True:
+            future, work = self._jobs.get()
+            report: Callable[[], object] = future.cancelled
+            if future.set_running_or_notify_cancel():
+                try:
+                    report = partial(future.set_result, work())
+                except BaseException as error:
+                    report = partial(future.set_exception, error)
+            with self._lock:
+                self._idle += 1  # first: a caller that gets the result may submit the next work at once
+            report()
+            del future, work, report

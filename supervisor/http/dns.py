@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-import threading
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
 from attrs import frozen
+
+from supervisor.scheduling import DaemonThreads
 
 Address = IPv4Address | IPv6Address
 
@@ -99,6 +100,7 @@ class CoalescingResolver:
     def __init__(self) -> None:
         self._lookups: dict[tuple[str, int], asyncio.Task[Addresses]] = {}
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_LOOKUPS)
+        self._threads = DaemonThreads(_MAX_CONCURRENT_LOOKUPS, "lookup")
 
     async def __call__(self, host: str, port: int) -> Addresses:
         """Raises `OSError` if the host does not exist."""
@@ -119,29 +121,8 @@ class CoalescingResolver:
             task.exception()
 
     async def _look_up(self, host: str, port: int) -> Addresses:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Addresses] = loop.create_future()
-
-        def deliver(found: Addresses | OSError) -> None:
-            if answer.done():
-                return
-            if isinstance(found, OSError):
-                answer.set_exception(found)
-            else:
-                answer.set_result(found)
-
-        def work() -> None:
-            try:
-                found: Addresses | OSError = _resolve(host, port)
-            except OSError as error:
-                found = error
-            with contextlib.suppress(RuntimeError):  # the loop has closed
-                loop.call_soon_threadsafe(deliver, found)
-
         async with self._slots:
-            # a daemon thread: the program's exit would wait for an executor
-            threading.Thread(target=work, name="lookup", daemon=True).start()
-            return await answer
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _resolve, host, port)
 
 
 def _resolve(host: str, port: int, flags: int = 0) -> Addresses:

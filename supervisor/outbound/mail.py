@@ -7,7 +7,6 @@ import contextlib
 import smtplib
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Mapping
 from email.message import EmailMessage
 
@@ -18,11 +17,13 @@ from models.config.parsers import MAX_REQUEST_SECONDS
 from models.config.settings import SmtpSettings
 from models.outbound.formats import plain
 from models.outbound.outbox import MAX_ERROR_CHARACTERS, DeliveryOutcome
+from supervisor.scheduling import DaemonThreads
 
 _STEP_SECONDS = 10.0
 _WHOLE_SECONDS = float(MAX_REQUEST_SECONDS)
 """Less than a lease: then the connection is closed."""
 _FINAL = 500
+_MAX_CONNECTIONS = 16
 
 
 @frozen
@@ -49,26 +50,14 @@ class Mailer:
 
     def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
         self._context = context
+        self._threads = DaemonThreads(_MAX_CONNECTIONS, "mail")
 
     async def send(self, server: MailServer, message: EmailMessage, to: list[str]) -> DeliveryOutcome:
         """Sends to all recipients in one connection. 5xx is final, what TLS or the network says is not."""
         sending = _Sending(server, message, to, self._context)
-        done: asyncio.Future[DeliveryOutcome] = asyncio.get_running_loop().create_future()
-        loop = asyncio.get_running_loop()
-
-        def deliver(outcome: DeliveryOutcome) -> None:
-            if not done.done():
-                done.set_result(outcome)
-
-        def work() -> None:
-            outcome = sending.run()
-            with contextlib.suppress(RuntimeError):  # the loop has closed
-                loop.call_soon_threadsafe(deliver, outcome)
-
-        threading.Thread(target=work, name="mail", daemon=True).start()
         try:
             async with asyncio.timeout(_WHOLE_SECONDS):
-                return await done
+                return await asyncio.get_running_loop().run_in_executor(self._threads, sending.run)
         except TimeoutError:
             return DeliveryOutcome(False, None, f"the mail server took longer than {_WHOLE_SECONDS:g} s")
         finally:

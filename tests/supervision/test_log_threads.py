@@ -20,7 +20,8 @@ from supervisor.processes.logs import files as log_files
 from supervisor.processes.logs import threads
 from supervisor.processes.logs.files import LogFiles, tail
 from supervisor.processes.logs.rotation import Rotated
-from supervisor.processes.logs.threads import DaemonThreads, LogThreads
+from supervisor.processes.logs.threads import LogThreads
+from supervisor.scheduling import DaemonThreads
 from supervisor.services import open_services
 
 

@@ -25,7 +25,7 @@ from attrs import define, evolve
 from supervisor.processes.logs.access import LogFile, readable
 from supervisor.processes.logs.files import LogFiles, size_of
 from supervisor.processes.logs.rotation import DONE, Rotated, Rotation, rotate
-from supervisor.processes.logs.threads import DaemonThreads
+from supervisor.scheduling import DaemonThreads
 
 log = logging.getLogger("logs")
 

@@ -4,61 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from attrs import define, frozen
 
-from supervisor.scheduling import retrieve_exception
+from supervisor.scheduling import DaemonThreads, retrieve_exception
 
 _Result = TypeVar("_Result")
-_Parameters = ParamSpec("_Parameters")
 
 MAX_THREADS = 64
 ANSWER_SECONDS = 5.0
-
-
-class DaemonThreads(Executor):
-    """At most `most` threads, which end with the program: it does not wait for their work."""
-
-    def __init__(self, most: int, name: str, begin: Callable[[], object] = lambda: None) -> None:
-        """`begin` is called in each thread when it starts."""
-        self._most, self._name, self._begin = most, name, begin
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = self._idle = 0
-
-    def submit(
-        self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
-    ) -> Future[_Result]:
-        future: Future[_Result] = Future()
-        self._jobs.put((future, partial(fn, *args, **kwargs)))
-        with self._lock:
-            if self._idle:
-                self._idle -= 1
-            elif self._threads < self._most:
-                self._threads += 1
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
-        return future
-
-    def _work(self) -> None:
-        self._begin()
-        while True:
-            future, work = self._jobs.get()
-            report: Callable[[], object] = future.cancelled
-            if future.set_running_or_notify_cancel():
-                try:
-                    report = partial(future.set_result, work())
-                except BaseException as error:
-                    report = partial(future.set_exception, error)
-            with self._lock:
-                self._idle += 1  # first: a caller that gets the result may submit the next work at once
-            report()
-            del future, work, report
 
 
 @frozen(eq=False)
