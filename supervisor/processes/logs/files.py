@@ -155,10 +155,15 @@ class LogFiles:
     async def rotate(self) -> list[Rotated]:
         """Rotates all files that are larger than their limit and answer; returns what was done to each."""
         files = {file.path: file for file in self._files() if file.max_bytes}
-        answering = await self.threads.run_each(files, size_of)  # what hangs under the lock holds all followers
-        if not answering:
+        sizes = await self.threads.run_each(files, size_of)  # what hangs under the lock holds all followers
+        if not sizes:
             return []
-        return await self.rotate_in(self.threads.executor, lambda: [rotate(files[path]) for path in answering])
+
+        def rotated(path: str) -> Rotated:
+            file = files[path]
+            return Rotated(file, Rotation.NONE) if 0 < sizes[path] < file.max_bytes else rotate(file)
+
+        return await self.rotate_in(self.threads.executor, lambda: [rotated(path) for path in sizes])
 
     async def rotate_in(self, executor: Executor, work: Callable[[], list[Rotated]]) -> list[Rotated]:
         """Runs work that rotates files in a thread; returns what it returns. Followers wait meanwhile."""
