@@ -66,15 +66,15 @@ def test_open_callers_are_bounded_and_the_key_has_a_slot(lab: Lab) -> None:
             calls.add(threads.submit(lab.template, source, key))
 
         try:
-            for _ in range(4):  # one runs and two wait: one is too many for its caller
-                call("127.0.0.2")
-            for _ in range(2):  # two wait, and four are too many for all callers
-                call("127.0.0.3")
-            refused = set[Future[tuple[int, str | None]]]()
-            while len(refused) < 2:
-                refused |= wait(calls - refused, return_when=FIRST_COMPLETED).done
-            assert sorted(one.result() for one in refused) == [(429, "5"), (503, "5")]
+            call("127.0.0.2")
             wait_for(lambda: lab.started() == 1)
+            for _ in range(3):  # two wait, and one is too many for its caller
+                call("127.0.0.2")
+            refused = wait(calls, return_when=FIRST_COMPLETED).done
+            for _ in range(2):  # one waits, and a fourth is too many for all callers
+                call("127.0.0.3")
+            refused |= wait(calls - refused, return_when=FIRST_COMPLETED).done
+            assert sorted(one.result() for one in refused) == [(429, "5"), (503, "5")]
             call("127.0.0.2", **KEY)
             wait_for(lambda: lab.started() == 2, about="the call with the key to run beside those that wait")
             assert not any(one.done() for one in calls - refused)
